@@ -37,8 +37,10 @@ _TRANSFORMERS = {
 }
 
 # Keys of `model` that `init_from` does not determine, apart from dropout inside layers, which is that of the folder.
-_CHOSEN = ("dropout", "attention_backend", "dtype", "scan_layers", "remat")
-_CHOSEN += ("initializer", "initializer_range", "depth_scaled_init")
+_CHOSEN = (
+    *("dropout", "attention_backend", "dtype", "scan_layers", "remat"),
+    *("initializer", "initializer_range", "depth_scaled_init"),
+)
 VARIANTS = ((*_TRANSFORMERS, "rnn"), ("dates",))
 
 

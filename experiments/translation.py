@@ -87,6 +87,8 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
 
     Attributes:
       init_from: a bertjax run or the folder of an encoder-decoder of transformers to start from; or "".
+      task: the entry of `task_specific_params` in config.json of the folder in `init_from` whose generation settings
+        and source prefix apply, such as "summarization"; "" for none.
       seed: seed of all random numbers, such as those of parameters, data order, masks and dropout.
       batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. A batch of
         shorter rows holds a multiple of this, unless rows are packed or dates.
@@ -106,6 +108,7 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
     data: DataConfig
     start_token: Annotated[str, one_of("begin", "pad", "end")] = always(None)
     decoding: DecodingConfig
+    task: str = ""
     metrics: Annotated[tuple[str, ...], each(one_of(*scoring.SCORES))] = always(("bleu", "chrf"))
     num_scored: Count = always(500)
 

@@ -48,6 +48,7 @@ LAYERS = {
     "bertjax/interop/": "BASE interop models data.text",
     "bertjax/interop/published.py": "BASE interop models data.text runs.checkpoints",
     "bertjax/interop/encoder_decoders.py": "BASE interop models data.text decoding.generation",
+    "bertjax/interop/generation_files.py": "BASE interop decoding.generation",
     "bertjax/interop/folder_keys.py": "BASE interop data.text decoding.generation",
     "bertjax/interop/formats/": "interop.formats errors",
     "bertjax/meshes.py": "",

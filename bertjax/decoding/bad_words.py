@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bertjax.decoding.ngram_blocking import with_start
 from bertjax.errors import UserError
 
 
@@ -37,11 +38,10 @@ def exclude(
         got = f"the id {largest}"
         expected = f"ids below {logits.shape[-1]}, the size of the vocabulary"
         raise UserError("config key decoding.bad_words", got=got, expected=expected, fix="correct the ids")
-    starts = jnp.broadcast_to(start_ids[:, None, None], (*ids.shape[:2], 1))
     for length in sorted({len(word) for word in words}):
         group = np.array([word for word in words if len(word) == length], np.int32)
         before = jnp.full((*ids.shape[:2], length - 1), -1, jnp.int32)  # no word begins before the first input
-        tokens = jnp.concatenate([before, starts, ids], axis=-1)
+        tokens = jnp.concatenate([before, with_start(start_ids, ids)], axis=-1)
         last = jax.lax.dynamic_slice_in_dim(tokens, index + 1, length - 1, axis=-1)
         is_next = jnp.all(last[:, :, None, :] == group[:, :-1], axis=-1)
         logits = logits.at[..., group[:, -1]].add(jnp.where(is_next, -jnp.inf, 0.0))

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.decoding import bad_words
-from bertjax.decoding.config import DecodingConfig, check_special_ids
+from bertjax.decoding.config import DecodingConfig, check_first_id, check_special_ids, forced_first_ids
 from bertjax.decoding.hypotheses import Hypotheses, Start, Step, run
 from bertjax.decoding.length_penalties import length_penalty
-from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, repeats_words
+from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, repeats_words, with_start
 from bertjax.decoding.top_k import top_k
 from bertjax.models.decoder import Beams
 
@@ -29,6 +29,7 @@ class _Rules(NamedTuple):
     unk_id: int | None  # None if the unknown token is allowed
     continues: Array | None  # [V] bool
     start_ids: Array  # [B] int32
+    first_ids: Array | None  # [B] int32; None for the model's choice
 
 
 class _Running(NamedTuple):
@@ -37,7 +38,7 @@ class _Running(NamedTuple):
     tokens: Array  # [B, K] int32: the last token of each beam
     history: Array  # [B, K, T] int32: all tokens of each beam
     log_probabilities: Array  # [B, K] float32
-    runs: Array  # [B, K, T] int32: see `ngram_blocking`; all 0 without n-gram blocking
+    runs: Array  # [B, K, T + 1] int32: see `ngram_blocking`, of `_blocked`
 
 
 class _Candidates(NamedTuple):
@@ -75,6 +76,7 @@ def beam_search(
     pad_id: int,
     unk_id: int | None = None,
     continues: Bool[Array, " V"] | None,
+    first_ids: Int[Array, " B"] | None = None,
 ) -> Hypotheses:
     """Returns the `n_best` hypotheses of each row, best first. A pure function; call it inside `jax.jit`.
 
@@ -95,14 +97,16 @@ def beam_search(
       unk_id: the unknown token, which `forbid_unk` excludes; None if the vocabulary has none.
       continues: for each id, whether it continues the previous word. If given, `block_ngrams` counts words as PreSumm
         does: a beam whose last n words occurred before is dropped, unless this is true of all beams of its row.
+      first_ids: the first token of each row's hypotheses, instead of `first_id` of the settings; not padding.
     Raises:
-      UserError: if the end token is the padding.
+      UserError: if the end token or `first_id` is the padding, or `first_id` is not in the vocabulary.
     """
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
     forbidden = unk_id if config.forbid_unk else None
     start_ids = start_ids.astype(jnp.int32)
-    rules = _Rules(config, min_lengths, max_lengths, eos_id, pad_id, forbidden, continues, start_ids)
+    first_ids = forced_first_ids(config, first_ids, len(start_ids))
+    rules = _Rules(config, min_lengths, max_lengths, eos_id, pad_id, forbidden, continues, start_ids, first_ids)
 
     def advance(state: _State) -> _State:
         logits, cache = step(state.running.tokens, state.cache, state.beams)
@@ -124,7 +128,7 @@ def _start(rules: _Rules) -> _State:
             tokens=jnp.broadcast_to(rules.start_ids[:, None], shape),
             history=blank + rules.pad_id,
             log_probabilities=none.at[:, 0].set(0),
-            runs=blank,
+            runs=jnp.zeros_like(_blocked(rules, blank)),
         ),
         finished=Hypotheses(blank + rules.pad_id, jnp.zeros(shape, jnp.int32), none, none),
         is_done=rules.max_lengths <= 0,
@@ -155,6 +159,7 @@ def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]
     """The M likeliest continuations of each row: the likeliest of each beam, and the best of these."""
     config = rules.config
     index = state.beams.index
+    check_first_id(config, rules.pad_id, logits.shape[-1])
     so_far, allowed = _block(rules, state, logits)
     num = config.num_beams * (1 if config.stopping == "presumm" else 2)
     # Two more for each beam, since padding and the end token may be excluded below.
@@ -171,10 +176,14 @@ def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]
     log_probabilities = jnp.where(values == -jnp.inf, -jnp.inf, so_far[..., None] + (values - normalizers))
     is_banned = (tokens == rules.pad_id) | ((tokens == rules.eos_id) & is_early)
     log_probabilities = jnp.where(is_banned, -jnp.inf, log_probabilities)
+    # A forced token is the only continuation of a beam. As in transformers, the end token precedes the first token.
+    forced = jnp.where(jnp.arange(tokens.shape[-1]) == 0, so_far[..., None], -jnp.inf)
+    if rules.first_ids is not None:
+        log_probabilities = jnp.where(index == 0, forced, log_probabilities)
+        tokens = jnp.where(index == 0, rules.first_ids[:, None, None], tokens)
     if config.force_eos:
         is_last = (index + 1 >= rules.max_lengths)[:, None, None]
-        ended = jnp.where(jnp.arange(tokens.shape[-1]) == 0, so_far[..., None], -jnp.inf)
-        log_probabilities = jnp.where(is_last, ended, log_probabilities)
+        log_probabilities = jnp.where(is_last, forced, log_probabilities)
         tokens = jnp.where(is_last, rules.eos_id, tokens)
 
     rows = len(tokens)
@@ -198,10 +207,16 @@ def _block(
     if not n:
         return so_far, logits
     if rules.continues is None:
-        return so_far, block_tokens(logits, running.runs, running.history, state.beams.index, n)
+        history = _blocked(rules, running.history)
+        return so_far, block_tokens(logits, running.runs, history, state.beams.index + 1, n)
     is_out = repeats_words(running.runs, running.history, state.beams.index, n, rules.continues)
     is_out &= ~jnp.all(is_out | (so_far == -jnp.inf), axis=1, keepdims=True)
     return jnp.where(is_out, -jnp.inf, so_far), logits
+
+
+def _blocked(rules: _Rules, history: Int[Array, "B K T"]) -> Int[Array, "B K ..."]:
+    """The tokens whose n-grams may not occur twice: with the start token, except in blocking of words."""
+    return history if rules.continues is not None else with_start(rules.start_ids, history)
 
 
 def _update_finished(rules: _Rules, state: _State, candidates: _Candidates, is_end: Bool[Array, "B M"]) -> Hypotheses:
@@ -268,7 +283,9 @@ def _extend(rules: _Rules, state: _State, continuing: _Candidates) -> _Running:
     history = _append(_pick(running.history, continuing.parents), continuing.tokens, index)
     runs = running.runs
     if rules.config.block_ngrams:
-        runs = extend_runs(_pick(runs, continuing.parents), history, index + 1)
+        tokens = _blocked(rules, history)
+        count = index + 1 + tokens.shape[-1] - history.shape[-1]
+        runs = extend_runs(_pick(runs, continuing.parents), tokens, count)
     return _Running(continuing.tokens, history, continuing.log_probabilities, runs)
 
 

@@ -31,6 +31,8 @@ class DecodingConfig(Constrained, prefix="decoding"):
         source + 50 in Vaswani et al. (2017).
       min_ratio, min_extra: a hypothesis has at least min_ratio x source + min_extra tokens, excluding the end token.
       block_ngrams: size n of n-grams that may not occur twice; 0 for no blocking. See `ngram_blocking`.
+      first_id: the first token of every hypothesis, at log-probability 0, whatever other settings exclude; None for
+        the model's choice. `forced_bos_token_id` of transformers.
       force_eos: whether the last possible token of a beam search is the end token, at log-probability 0, even before
         the minimum length, as Marian's `forced_eos_token_id`. If False, hypotheses of the maximum length are truncated
         and compete without an end token.
@@ -67,6 +69,7 @@ class DecodingConfig(Constrained, prefix="decoding"):
     min_ratio: Annotated[float, at_least(0, below=math.inf)] = 0.0
     min_extra: Count = 0
     block_ngrams: Count = 0
+    first_id: Count | None = None
     force_eos: bool = False
     stopping: Annotated[str, one_of("exact", "hf", "hf_early", "presumm")] = always("exact")
     temperature: Annotated[float, at_least(0, below=math.inf)] = 1.0
@@ -103,6 +106,22 @@ def length_limits(
     most = jnp.clip(most, 1, config.max_length)
     least = jnp.round(config.min_ratio * source_lengths).astype(jnp.int32) + config.min_extra
     return jnp.minimum(least, most - 1), most
+
+
+def forced_first_ids(
+    config: DecodingConfig, first_ids: Int[Array, " B"] | None, num_rows: int
+) -> Int[Array, " B"] | None:
+    """Returns the first token of each row's hypotheses: `first_ids`, or `first_id` of the config; None for neither."""
+    if first_ids is None and config.first_id is not None:
+        return jnp.full(num_rows, config.first_id, jnp.int32)
+    return first_ids
+
+
+def check_first_id(config: DecodingConfig, pad_id: int, vocab_size: int) -> None:
+    """Raises UserError if `first_id` is the padding, which hypotheses never contain, or not in the vocabulary."""
+    first_id = config.first_id
+    is_token = first_id is None or (first_id != pad_id and first_id < vocab_size)
+    config.check(is_token, "first_id", f"the id of a token, below {vocab_size}, except padding ({pad_id})")
 
 
 def check_special_ids(eos_id: int, pad_id: int) -> None:

@@ -18,7 +18,8 @@ def score_targets(
 ) -> Hypotheses:
     """Returns each row's target as its only hypothesis, with the score that beam search gives it.
 
-    One difference: an end token forced by `force_eos` has log-probability 0 in beam search, and the model's here.
+    One difference: tokens forced by `force_eos` and `first_id` have log-probability 0 in beam search, and the model's
+    here. Targets need not begin with `first_id`.
 
     Args:
       logits: the logits of each target token: the model's output for the start token and the target shifted by one.

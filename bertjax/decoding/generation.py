@@ -11,7 +11,8 @@ from bertjax.file_keys import FileKeys, check_supported
 _IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id", "bos_token_id")
 _BEAMS = (
     *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "early_stopping", "num_beams", "length_penalty"),
-    *("no_repeat_ngram_size", "bad_words_ids", "forced_eos_token_id", "num_return_sequences", "renormalize_logits"),
+    *("no_repeat_ngram_size", "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "num_return_sequences"),
+    "renormalize_logits",
 )
 _SAMPLING = {
     "min_p": (None, 0.0),
@@ -26,7 +27,7 @@ GENERATION = FileKeys(
         **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), (None, 1.0)),
         **dict.fromkeys(("encoder_no_repeat_ngram_size", "diversity_penalty", "penalty_alpha"), (None, 0)),
         **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "force_words_ids", "constraints"), (None, [])),
-        **dict.fromkeys(("exponential_decay_length_penalty", "forced_bos_token_id", "stop_strings"), (None,)),
+        **dict.fromkeys(("exponential_decay_length_penalty", "stop_strings"), (None,)),
         **dict.fromkeys(("max_time", "dola_layers", "watermarking_config", "assistant_ensemble_weight"), (None,)),
         **dict.fromkeys(("token_healing", "force_bos_token_to_be_generated"), (None, False)),
         "num_beam_groups": (None, 1),
@@ -66,6 +67,8 @@ def to_generation(config: DecodingConfig, *, eos_id: int, pad_id: int, unk_id: i
         "num_return_sequences": config.n_best,
         "bad_words_ids": [*([token] for token in forbidden), *map(list, config.bad_words)],
     }
+    if config.first_id is not None:
+        values["forced_bos_token_id"] = config.first_id
     if config.method == "sampling":
         if config.temperature == 0:
             return {**values, "do_sample": False, "num_beams": 1, "num_return_sequences": 1}
@@ -108,6 +111,10 @@ def from_generation(
     for key, least in lengths.items():
         if get(key, (int,), least) < least:
             raise UserError(f"{path}: {key}", got=values[key], expected=f"at least {least}", fix="correct the key")
+    first_id = get("forced_bos_token_id", (int,), None)
+    if first_id is not None and (first_id < 0 or first_id == pad_id):
+        expected = f"an id other than {pad_id}, the padding"
+        raise UserError(f"{path}: forced_bos_token_id", got=first_id, expected=expected, fix="correct the key")
     check_supported(values, {"early_stopping": (None, *_STOPPING)}, path)
     if samples:
         check_supported(values, {**_SAMPLING, "num_beams": (None, 1)}, path)
@@ -121,6 +128,7 @@ def from_generation(
         "min_ratio": 0.0,
         "min_extra": max(get("min_new_tokens", (int,), get("min_length", (int,), 0) - 1), 0),
         "block_ngrams": get("no_repeat_ngram_size", (int,), 0),
+        "first_id": first_id,
         "force_eos": values.get("forced_eos_token_id") is not None,
         "bad_words": _bad_words(values, path, {eos_id, pad_id}),
         "renormalize": get("renormalize_logits", (bool,), False),

@@ -14,6 +14,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 
+def with_start(start_ids: Int[Array, " B"], history: Int[Array, "B K T"]) -> Int[Array, "B K T+1"]:
+    """Returns the history after the decoder's first input, which transformers counts as part of n-grams."""
+    starts = jnp.broadcast_to(start_ids[:, None, None].astype(history.dtype), (*history.shape[:2], 1))
+    return jnp.concatenate([starts, history], axis=-1)
+
+
 def extend_runs(runs: Int[Array, "B K T"], history: Int[Array, "B K T"], count: Int[Array, ""]) -> Int[Array, "B K T"]:
     """Returns the runs of a `history` of `count` tokens, from its runs before the last token was appended."""
     places = jnp.arange(history.shape[-1])

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from bertjax.decoding import bad_words
-from bertjax.decoding.config import DecodingConfig, check_special_ids
+from bertjax.decoding.config import DecodingConfig, check_first_id, check_special_ids, forced_first_ids
 from bertjax.decoding.hypotheses import Hypotheses, Start, Step, run
-from bertjax.decoding.ngram_blocking import block_tokens, extend_runs
+from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, with_start
 from bertjax.decoding.top_k import top_k
 from bertjax.models.decoder import Beams
 
@@ -24,7 +24,7 @@ class _State(NamedTuple):
     place: Array  # [] int32: the position of the token to draw, from 0
     tokens: Array  # [B, K] int32: the last token of each hypothesis
     drawn: Hypotheses  # the tokens so far; lengths no longer change after the end token
-    runs: Array  # [B, K, T] int32: see `ngram_blocking`
+    runs: Array  # [B, K, T + 1] int32: see `ngram_blocking`, of the start token and `drawn`
     is_done: Array  # [B, K] bool
     cache: Any
 
@@ -41,21 +41,24 @@ def sample(
     eos_id: int,
     pad_id: int,
     unk_id: int | None = None,
+    first_ids: Int[Array, " B"] | None = None,
 ) -> Hypotheses:
     """Returns `n_best` independent samples of each row. A pure function; call it inside `jax.jit`.
 
     Log-probabilities and scores are those of the model, independent of temperature, `top_k` and `top_p`. A hypothesis
-    that reaches the maximum length is truncated.
+    that reaches the maximum length is truncated. A forced first token has log-probability 0.
 
     Args:
       keys: one key per row, so that the samples of a row do not depend on other rows.
       config: the settings.
-      step, start, start_ids, min_lengths, max_lengths, eos_id, pad_id, unk_id: as for `beam_search`, with K = `n_best`.
+      step, start, start_ids, min_lengths, max_lengths, eos_id, pad_id, unk_id, first_ids: as for `beam_search`, with
+        K = `n_best`.
     Raises:
-      UserError: if the end token is the padding.
+      UserError: as `beam_search`.
     """
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
+    first_ids = forced_first_ids(config, first_ids, len(start_ids))
     banned = (pad_id, unk_id) if config.forbid_unk and unk_id is not None else (pad_id,)
     # Samples are never reordered, so each sample is its own parent.
     parents = jnp.broadcast_to(jnp.arange(config.n_best, dtype=jnp.int32), (len(start_ids), config.n_best))
@@ -64,31 +67,43 @@ def sample(
     def advance(state: _State) -> _State:
         logits, cache = step(state.tokens, state.cache, Beams(state.place, parents, lineage))
         logits = logits.astype(jnp.float32)
-        allowed_logits = _mask_logits(config, state, logits, state.place < min_lengths, eos_id, banned)
-        if config.bad_words:
-            words = (state.drawn.ids, state.place, start_ids, config.bad_words)
-            allowed_logits = bad_words.exclude(allowed_logits, *words)
+        check_first_id(config, pad_id, logits.shape[-1])
+        is_early = state.place < min_lengths
+        allowed_logits = _mask_logits(config, state, logits, start_ids, is_early, eos_id, banned)
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, state.place)
         tokens = _draw(config, step_keys, allowed_logits)
         # Log-probabilities are those of the model, so they come from the logits before masking.
         token_logits = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-        drawn = _record(state, tokens, token_logits - jax.nn.logsumexp(logits, axis=-1), pad_id)
-        runs = extend_runs(state.runs, drawn.ids, state.place + 1) if config.block_ngrams else state.runs
+        log_probabilities = token_logits - jax.nn.logsumexp(logits, axis=-1)
+        if first_ids is not None:
+            is_first = state.place == 0
+            tokens = jnp.where(is_first, first_ids[:, None], tokens)
+            log_probabilities = jnp.where(is_first, 0, log_probabilities)
+        drawn = _record(state, tokens, log_probabilities, pad_id)
+        runs = state.runs
+        if config.block_ngrams:
+            runs = extend_runs(runs, with_start(start_ids, drawn.ids), state.place + 2)
         is_done = state.is_done | (tokens == eos_id) | (state.place + 1 >= max_lengths)[:, None]
         return _State(state.place + 1, tokens, drawn, runs, is_done, cache)
 
-    ids = jnp.full(lineage.shape, pad_id, jnp.int32)
-    zeros = jnp.zeros(parents.shape, jnp.float32)
-    state = _State(
-        place=jnp.zeros((), jnp.int32),
-        tokens=jnp.broadcast_to(start_ids.astype(jnp.int32)[:, None], parents.shape),
-        drawn=Hypotheses(ids, jnp.zeros_like(parents), zeros, zeros),
-        runs=jnp.zeros_like(ids),
-        is_done=jnp.broadcast_to((max_lengths <= 0)[:, None], parents.shape),
-        cache=None,
-    )
+    state = _start(config, start_ids, max_lengths <= 0, pad_id)
     drawn = run(start, config.max_length, state, advance).drawn
     return drawn._replace(scores=drawn.log_probabilities)
+
+
+def _start(config: DecodingConfig, start_ids: Int[Array, " B"], is_done: Bool[Array, " B"], pad_id: int) -> _State:
+    """The initial state without cache."""
+    shape = (len(start_ids), config.n_best)
+    ids = jnp.full((*shape, config.max_length), pad_id, jnp.int32)
+    zeros = jnp.zeros(shape, jnp.float32)
+    return _State(
+        place=jnp.zeros((), jnp.int32),
+        tokens=jnp.broadcast_to(start_ids.astype(jnp.int32)[:, None], shape),
+        drawn=Hypotheses(ids, jnp.zeros(shape, jnp.int32), zeros, zeros),
+        runs=jnp.zeros_like(with_start(start_ids, ids)),
+        is_done=jnp.broadcast_to(is_done[:, None], shape),
+        cache=None,
+    )
 
 
 def row_keys(
@@ -115,17 +130,20 @@ def _mask_logits(
     config: DecodingConfig,
     state: _State,
     logits: Float[Array, "B K V"],
+    start_ids: Int[Array, " B"],
     is_early: Bool[Array, " B"],
     eos_id: int,
     banned: tuple[int, ...],
 ) -> Float[Array, "B K V"]:
     """The logits, with -inf for tokens that are not allowed."""
-    ids = jnp.arange(logits.shape[-1])
-    is_banned = jnp.isin(ids, jnp.array(banned)) | ((ids == eos_id) & is_early[:, None])
+    vocabulary = jnp.arange(logits.shape[-1])
+    is_banned = jnp.isin(vocabulary, jnp.array(banned)) | ((vocabulary == eos_id) & is_early[:, None])
     logits = jnp.where(is_banned[:, None], -jnp.inf, logits)
+    ids = state.drawn.ids
     if config.block_ngrams:
-        logits = block_tokens(logits, state.runs, state.drawn.ids, state.place, config.block_ngrams)
-    return logits
+        history = with_start(start_ids, ids)
+        logits = block_tokens(logits, state.runs, history, state.place + 1, config.block_ngrams)
+    return bad_words.exclude(logits, ids, state.place, start_ids, config.bad_words) if config.bad_words else logits
 
 
 def _draw(config: DecodingConfig, keys: Key[Array, " B"], logits: Float[Array, "B K V"]) -> Int[Array, "B K"]:

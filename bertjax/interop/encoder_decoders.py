@@ -12,33 +12,31 @@ import functools
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.decoding import generation
-from bertjax.interop import families, huggingface, json_files, marian_tokenizers, seq2seq_tensors, seq2seq_tokenizers
+from bertjax.interop import (
+    families,
+    generation_files,
+    huggingface,
+    json_files,
+    marian_tokenizers,
+    seq2seq_tensors,
+    seq2seq_tokenizers,
+)
 from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families.seq2seq_family import Seq2SeqFamily
+from bertjax.interop.generation_files import GENERATION_FILE, Generation, SpecialIds
 from bertjax.interop.huggingface import CONFIG_FILE
 from bertjax.interop.published import Published
 from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
+from bertjax.progress import log_once
 
-_log = logging.getLogger(__name__)
-
-GENERATION_FILE = "generation_config.json"
 _SEQ_LEN = "bertjax_seq_len"
 _LENGTH_OF_T5 = 512  # tokens of its rows in pretraining
-
-
-class SpecialIds(NamedTuple):
-    """The ids of special tokens that generation needs."""
-
-    pad_id: int
-    bos_id: int  # the decoder's first input
-    eos_id: int
 
 
 def family_of(raw: Mapping[str, Any], folder: Path) -> Seq2SeqFamily:
@@ -107,33 +105,24 @@ def read_special_ids(raw: Mapping[str, Any], folder: Path) -> SpecialIds:
     return SpecialIds(**ids)
 
 
-def read_generation(folder: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of `DecodingConfig` that a folder determines.
+def read_generation(folder: Path, raw: Mapping[str, Any], task: str = "") -> Generation:
+    """Returns the settings of generation; see `generation_files.read_generation`.
 
-    As in transformers, a folder without generation_config.json states them in config.json.
-
-    Args:
-      folder: the folder.
-      raw: the content of config.json.
-    Raises:
-      UserError: if the file is unreadable, or has a value that is not supported.
+    For Marian, the defaults of the limits by the source's length apply, and a missing maximum length is missing from
+    the result: the 512 tokens of OPUS-MT are no limit of a sentence, and long caches take time.
     """
-    path = folder / GENERATION_FILE
-    if path.exists():
-        values = json_files.read_json(path, dict)
-    else:
-        path = folder / CONFIG_FILE
-        values = {key: value for key, value in raw.items() if key in generation.GENERATION.names and value is not None}
     special = read_special_ids(raw, folder)
-    ids = {"eos_id": special.eos_id, "pad_id": special.pad_id, "start_id": special.bos_id}
-    settings = generation.from_generation(values, path, **ids)
-    if largest := max((token for word in settings["bad_words"] for token in word), default=0):
-        size = _sizes(raw, folder)["target_vocab_size"]
-        if largest >= size:
-            refuse(f"{path}: bad_words_ids", largest, f"ids below {size}, the size of the target's vocabulary")
-    if family_of(raw, folder).excludes_padding and [special.pad_id] not in (values.get("bad_words_ids") or ()):
-        _log.warning("%s: bad_words_ids does not exclude padding, which bertjax never generates", path)
-    return settings
+    size = _sizes(raw, folder)["target_vocab_size"]
+    values, path = generation_files.read_values(folder, raw, task)
+    stated = generation_files.read_generation(folder, raw, special, size, task)
+    if not family_of(raw, folder).is_translator:
+        return stated
+    if [special.pad_id] not in (values.get("bad_words_ids") or ()):
+        log_once(f"{path}: bad_words_ids does not exclude padding, which bertjax never generates", logging.WARNING)
+    is_limited = values.get("max_length") is not None or values.get("max_new_tokens") is not None
+    left_out = {"max_ratio", "max_extra"} if is_limited else {"max_ratio", "max_extra", "max_length"}
+    decoding = {key: value for key, value in stated.decoding.items() if key not in left_out}
+    return stated._replace(decoding=decoding)
 
 
 def open_tokenizers(folder: Path, raw: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
@@ -257,10 +246,11 @@ class Folder(Published):
         is_export = self.config["model_type"] == "marian" and not (self.path / "source.spm").exists()
         return open_vocabularies(self.path, None if is_export else lambda: open_tokenizers(self.path, self.config))
 
-    @functools.cached_property
+    @property
     def settings(self) -> Mapping[str, Any]:
         """The settings of generation."""
-        return {f"decoding.{key}": value for key, value in read_generation(self.path, self.config).items()}
+        decoding = read_generation(self.path, self.config, self.task).decoding
+        return {f"decoding.{key}": value for key, value in decoding.items()}
 
     @property
     def rows(self) -> Mapping[str, Any]:
@@ -271,11 +261,13 @@ class Folder(Published):
         return {} if has_limit else {"seq_len": _LENGTH_OF_T5}
 
     def translation(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
-        """Returns the architecture and the start token, the fields of the model, and no prefixes."""
+        """Returns the architecture and the start token, the fields of the model, and the prefix of the task."""
         values = read_config(self.config, self.path)
         special = read_special_ids(self.config, self.path)
         start = {special.eos_id: "end", special.pad_id: "pad"}.get(special.bos_id, "begin")
-        return {"architecture": "transformer", "start_token": start}, values, {}
+        prefix = read_generation(self.path, self.config, self.task).source_prefix
+        prefixes = {"source_prefix": (prefix,)} if prefix else {}
+        return {"architecture": "transformer", "start_token": start}, values, prefixes
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """Returns all parameters, none of which is missing."""

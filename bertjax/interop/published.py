@@ -58,9 +58,12 @@ class Published(abc.ABC):
     Attributes:
       path: the folder or file.
       config: the config of a run, or config.json of a published folder; empty if there is none.
+      task: the entry of `task_specific_params` in config.json whose settings and source prefix apply; "" for none.
+        Set it before `settings` and `translation` are read. Only folders of encoder-decoders have such entries.
     """
 
     is_run = False
+    task = ""
 
     def __init__(self, path: Path, config: Mapping[str, Any] = _NOTHING) -> None:
         """Reads nothing yet."""

@@ -23,7 +23,8 @@ _ROUNDING = 1e-3
 
 def table_names(names: TensorNames) -> tuple[str, str, str]:
     """Returns the names of the tables of the source, of the target, and of both."""
-    return tuple(f"{names.base}{table}.weight" for table in ("encoder.embed_tokens", "decoder.embed_tokens", "shared"))
+    of_source, of_target = (f"{names.base}{side}.embed_tokens.weight" for side in _SIDES.values())
+    return of_source, of_target, f"{names.base}shared.weight"
 
 
 def based(tensors: Mapping[str, np.ndarray], names: TensorNames) -> dict[str, np.ndarray]:
@@ -33,30 +34,33 @@ def based(tensors: Mapping[str, np.ndarray], names: TensorNames) -> dict[str, np
     return {name if name in (OUTPUT, _BIAS) else f"{prefix}{name}": array for name, array in tensors.items()}
 
 
-def ties(tensors: Mapping[str, np.ndarray], names: TensorNames, is_output_tied: bool, source: str) -> dict[str, bool]:
+def ties(tensors: Mapping[str, np.ndarray], names: TensorNames, is_tied: bool, source: str) -> dict[str, bool]:
     """Returns which tables are the same, by their content: the fields `share_embeddings` and `tie_output`.
 
     Args:
       tensors: the tables among the tensors of a file, with the `based` names.
       names: the names of the family.
-      is_output_tied: whether a missing output layer has the table of the target.
+      is_tied: whether tables may be missing because they are the same as others.
       source: the file or folder, for messages.
     Raises:
       UserError: if a table is missing.
     """
     of_source, of_target, shared = table_names(names)
-    tables = {name: tensors.get(name, tensors.get(shared)) for name in (of_source, of_target)}
-    only = [table for table in tables.values() if table is not None]
-    if not only or (len(only) == 1 and shared in tensors):
+    of_sides = [name for name in (of_source, of_target) if name in tensors or shared in tensors]
+    if not of_sides or (len(of_sides) == 1 and not is_tied):
         raise _missing(source, f"{shared}, or {of_source} and {of_target}")
-    output = tensors.get(OUTPUT)
-    if output is None and not is_output_tied:
+    if OUTPUT not in tensors and not is_tied:
         raise _missing(source, OUTPUT)
-    target = tables[of_target] if tables[of_target] is not None else only[0]
+    first, target = (_table(tensors, names, name) for name in (of_sides[0], of_sides[-1]))
     return {
-        "share_embeddings": len(only) == 1 or np.array_equal(*only),
-        "tie_output": output is None or np.array_equal(output, target),
+        "share_embeddings": np.array_equal(first, target),
+        "tie_output": OUTPUT not in tensors or np.array_equal(tensors[OUTPUT], target),
     }
+
+
+def _table(tensors: Mapping[str, np.ndarray], names: TensorNames, name: str) -> np.ndarray:
+    """The table of a side, which may be that of both."""
+    return tensors[name if name in tensors else table_names(names)[2]]
 
 
 def _missing(source: str, tensor: str) -> UserError:
@@ -84,13 +88,12 @@ def canonical(
         for name, array in based(tensors, names).items()
         if name not in names.ignored
     }
-    tables = {name: arrays.pop(name) for name in (shared, of_source, of_target) if name in arrays}
     # Where both sides have a table, that of both is unused: transformers also writes the initial one.
-    first = next(iter(tables.values()), None)
+    tables = {name: arrays.pop(name) for name in (shared, of_source, of_target) if name in arrays}
     if sizes["share_embeddings"]:
-        arrays |= {} if first is None else {shared: first}
+        arrays[shared] = tables.get(of_target, next(iter(tables.values())))
     else:
-        arrays |= {name: tables.get(name, first) for name in (of_source, of_target)}
+        arrays |= {name: _table(tables, names, name) for name in (of_source, of_target)}
     if sizes["tie_output"]:
         arrays.pop(OUTPUT, None)
     if _BIAS in arrays:

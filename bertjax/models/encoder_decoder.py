@@ -243,11 +243,7 @@ class Seq2Seq(nn.Module, abc.ABC):
         deterministic: bool,
     ) -> Float[Array, "B S H"]:
         x = jnp.take(words, ids, axis=0) * self.scale
-        if position_table is not None and positions is None:
-            _check_length(ids.shape[1], position_table)
-            x = x + position_table[: ids.shape[1]]
-        elif position_table is not None:
-            x = x + jnp.take(position_table, positions, axis=0)
+        x = x if position_table is None else x + _embedded(position_table, ids.shape[1], positions)
         x = x if norm is None else norm(x)
         return self.drop(x.astype(self.config.dtype), deterministic=deterministic)
 
@@ -321,6 +317,14 @@ class EncoderDecoder(Seq2Seq):
         if config.positions == "learned":
             return embedding_table(self, config, name, config.max_positions)
         return jnp.asarray(sinusoids(config.max_positions, config.hidden_size, config.sinusoid_layout))
+
+
+def _embedded(table: Float[Array, "P H"], length: int, positions: Int[Array, "B S"] | None) -> Float[Array, "*B S H"]:
+    """Returns the embeddings of positions; None for 0 to length - 1."""
+    if positions is not None:
+        return jnp.take(table, positions, axis=0)
+    _check_length(length, table)
+    return table[:length]
 
 
 def _check_length(length: int, position_table: Float[Array, "P H"] | None) -> None:

@@ -27,7 +27,9 @@ def evaluate(
     overridden: Collection[str],
     predictions_of: dict[str, list[Record]] | None = None,
 ) -> Record:
-    """Returns the metrics of a run, or of the weights in `init_from`; and "protocol", if the task has one.
+    """Returns the metrics of a run, or of the weights in `init_from`, and what they depend on.
+
+    This is "protocol", if the task has one, and "decoding", the settings of a task that generates texts.
 
     Without `sources`, a run is scored on its own validation and test splits. With `sources`, all of their rows are
     scored, and the training data are not read.
@@ -42,14 +44,15 @@ def evaluate(
     Raises:
       UserError: for an invalid config, bad rows, or a missing checkpoint.
     """
+    decodes = getattr(resolved.module.Task, "decodes", False)
+    record: dict[str, float | Record] = {"decoding": resolved.config["decoding"]} if decodes else {}
     if run and not sources:
         data = resolved.data(run / "data")
         prepare_data(data, run, is_of_run=True)
-        return dict(_evaluated(resolved, data, run, checkpoint, "valid", predictions_of))
+        return {**_evaluated(resolved, data, run, checkpoint, "valid", predictions_of), **record}
     if run is None:
         sources = {key: path for key in SOURCES if (path := resolved.config["data"].get(key))}
     config = config_values.without_limits(resolved.config, overridden)
-    record: dict[str, float | Record] = {}
     fingerprints: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary:
         for split, split_config in config_values.splits_to_score(config, sources, reads_training=run is None):
@@ -140,7 +143,7 @@ def table(record: Record) -> str:
         valid              test
     f1  0.75 [0.71, 0.79]  0.8
     """
-    metrics = {name: value for name, value in record.items() if name != "protocol"}
+    metrics = {name: value for name, value in record.items() if not isinstance(value, Mapping)}
     splits = list(dict.fromkeys(name.partition("/")[0] for name in metrics))
     names = list(dict.fromkeys(name.partition("/")[2] for name in metrics))
     ends = {f"{name}_{end}" for name in names for end in ("low", "high")}

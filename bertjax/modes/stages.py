@@ -355,6 +355,8 @@ def _by_experiment(request: Request, module: Experiment, config: ConfigTree, pub
     Settings of a run of the same experiment apply to evaluation and prediction, those of a published folder also to
     training.
     """
+    if published:
+        published.task = config.get("task", "")
     if published and trains(module):
         settings = published.settings
         if published.is_run:

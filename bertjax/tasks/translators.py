@@ -1,15 +1,18 @@
 """Fills in config keys of translation that are None, from the weights in `init_from`."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import default_seq_len
+from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
 from bertjax.interop.published import CHANGEABLE, Published, determined
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig
+from bertjax.progress import log_once
 from bertjax.tasks.completion import contradiction, no_model
 
 _SEQ_LEN = 128  # the default
@@ -32,7 +35,11 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
     settings = {key: config[key] for key in ("architecture", "start_token")}
     data = config["data"]
     decoding = dict(config["decoding"])
+    if config["task"] and (not published or published.is_run):
+        of_folder = "no value, unless init_from is the folder of a published model"
+        raise UserError("config key task", got=config["task"], expected=of_folder, fix="omit it")
     if published:
+        _log_decoding(published, decoding)
         folder_settings, stated, prefixes = published.translation()
         is_transformer = folder_settings["architecture"] == "transformer"
         sizes = {**(_DEFAULTS if is_transformer else {}), **determined(stated)}
@@ -87,6 +94,20 @@ def _mean_of_last(config: Mapping[str, Any], save_every: int, keep: int) -> str:
         lengths.append(patience * config["evaluate_every"])
     saved = -(-min(lengths) // max(save_every, 1)) if lengths else _AVERAGED
     return f"last:{max(1, min(saved, keep, _AVERAGED))}"
+
+
+def _log_decoding(published: Published, decoding: Mapping[str, Any]) -> None:
+    """Logs the settings in force that the folder states, except the defaults of DecodingConfig."""
+    defaults = {f"decoding.{field.name}": field.default for field in dataclasses.fields(DecodingConfig)}
+    values = {key: published.settings[key] for key in defaults if key in published.settings}
+    in_force = [
+        f"{key.removeprefix('decoding.')}={value!r}"
+        for key, value in values.items()
+        if value != defaults[key] and json.dumps(value) == json.dumps(decoding[key.removeprefix("decoding.")])
+    ]
+    if in_force:
+        of_task = f", task {published.task}" if published.task else ""
+        log_once(f"decoding as in {published.path}{of_task}: {', '.join(in_force)}")
 
 
 def _with_prefixes(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from bertjax.decoding.beam_search import beam_search
+from bertjax.errors import UserError
 from tests.decoding import toys
 from tests.decoding.toys import EOS, PAD, config, found, make_tables, search
 
@@ -28,6 +29,7 @@ NARROW = [
     {"num_beams": 1, "n_best": 1, "stopping": "exact", "length_penalty": "length", "alpha": 1.0},
     {"num_beams": 3, "n_best": 2, "stopping": "exact", "length_penalty": "length", "alpha": 1.5, "force_eos": True},
     {"num_beams": 3, "n_best": 3, "stopping": "hf", "length_penalty": "length", "alpha": 1.5, "block_ngrams": 2},
+    {"num_beams": 3, "n_best": 2, "first_id": 4, "bad_words": ((4,),), "block_ngrams": 1, "force_eos": True},
     {"num_beams": 3, "n_best": 1, "stopping": "hf_early", "length_penalty": "gnmt", "alpha": 0.6, "forbid_unk": True},
     {"num_beams": 3, "n_best": 3, "stopping": "exact", "length_penalty": "length", "alpha": -0.5, "count_eos": False},
     {"num_beams": 3, "n_best": 2, "bad_words": ((4,), (5, 6), (6, 5, 6), (toys.START, 5)), "renormalize": True},
@@ -142,6 +144,22 @@ def test_the_loop_stops_when_every_row_is_done():
     ours = run_step(step, (), config(max_length=50), [0], [50])
     assert max(steps) == 3
     assert int(ours.lengths[0, 0]) == 4
+
+
+def test_rows_have_their_own_first_tokens():
+    tables, limits = make_tables(8, 3, 9), ([0] * 3, [8] * 3)
+    ours = search(tables, *limits, config(max_length=8, first_id=7), first_ids=np.array([4, EOS, 5]))
+    for row, first in enumerate((4, EOS, 5)):
+        one = slice(row, row + 1)
+        alone = search(tables[one], *(limit[one] for limit in limits), config(max_length=8, first_id=first))
+        assert_same(found(ours, row), found(alone, 0))
+    assert found(ours, 1) == [((EOS,), 0.0)]
+
+
+def test_the_first_token_must_be_in_the_vocabulary():
+    for first_id in (PAD, 9):
+        with pytest.raises(UserError, match=f"first_id: got {first_id}; expected the id of a token, below 9, except"):
+            search(make_tables(8, 1, 9), [0], [6], config(first_id=first_id))
 
 
 def test_lengths_are_limited_by_the_cache():

@@ -25,6 +25,7 @@ def imported(values):
     [
         {},
         {"num_beams": 6, "n_best": 2, "alpha": 0.6, "block_ngrams": 3, "stopping": "hf_early", "force_eos": True},
+        {"num_beams": 5, "first_id": 7},
         {"num_beams": 2, "alpha": -1.0, "stopping": "exact", "min_extra": 2, "max_length": 9, "renormalize": True},
         {"num_beams": 1, "bad_words": ((UNK,), (3, 4))},
         {"method": "sampling", "n_best": 3, "num_beams": 1, "temperature": 0.5, "top_k": 0, "top_p": 0.9},
@@ -78,6 +79,7 @@ def test_missing_settings_get_the_defaults_of_generate():
         ({"forced_eos_token_id": False}, f"forced_eos_token_id: got False; expected no value or {EOS} or"),
         ({"eos_token_id": None}, f"eos_token_id: got None; expected {EOS} or"),
         ({"eos_token_id": [EOS, 3]}, "eos_token_id: got "),
+        ({"forced_bos_token_id": PAD}, f"forced_bos_token_id: got {PAD}; expected an id other than {PAD}, the padding"),
         ({"bos_token_id": 97}, "decoder_start_token_id: got 97"),
         ({"bad_words_ids": [3]}, r"bad_words_ids: got \[3\]; expected a list of words"),
         ({"bad_words_ids": [[True]]}, "bad_words_ids: got"),

@@ -19,7 +19,7 @@ def config(**changes):
 
 
 @functools.partial(jax.jit, static_argnames="settings")
-def draw(tables, seeds, minima, maxima, settings):
+def draw(tables, seeds, minima, maxima, settings, first_ids):
     states = jnp.zeros((len(tables), settings.n_best), jnp.int32)
     return sample(
         toys.reordered_step,
@@ -32,11 +32,13 @@ def draw(tables, seeds, minima, maxima, settings):
         eos_id=EOS,
         pad_id=PAD,
         unk_id=UNK,
+        first_ids=first_ids,
     )
 
 
-def run(tables, seeds, minima, maxima, settings):
-    return jax.tree.map(np.asarray, draw(tables, *map(np.asarray, (seeds, minima, maxima)), settings))
+def run(tables, seeds, minima, maxima, settings, first_ids=None):
+    limits = map(np.asarray, (seeds, minima, maxima))
+    return jax.tree.map(np.asarray, draw(tables, *limits, settings, first_ids))
 
 
 def expected_probabilities(logits, settings, banned):
@@ -93,6 +95,16 @@ def test_temperature_0_is_greedy():
         np.testing.assert_allclose(ours.scores[:, each], greedy.scores[:, 0], rtol=1e-5, atol=1e-5)
 
 
+def test_the_first_token_is_given():
+    """Its log-probability is 0. First tokens of rows replace that of the settings."""
+    tables, limits = make_tables(5, 2, 9), ([2, 0], [6, 6])
+    settings = config(first_id=4, bad_words=((4,),))
+    drawn = run(tables, [0, 1], *limits, settings, np.array([5, EOS]))
+    assert (drawn.ids[0, :, 0] == 5).all() and (drawn.ids[1, :, :2] == [EOS, PAD]).all()
+    assert (drawn.scores[1] == 0).all() and len(set(drawn.scores[0].tolist())) > 1
+    assert (run(tables, [0, 1], *limits, settings).ids[:, :, 0] == 4).all()
+
+
 def test_samples_of_a_row_do_not_depend_on_its_batch():
     tables, limits = make_tables(2, 3, 9), ([0, 2, 0], [6, 4, 1])
     together = run(tables, [5, 6, 7], *limits, config())
@@ -118,7 +130,7 @@ def test_samples_obey_lengths_padding_and_blocking():
             assert (rest == PAD).all()
             assert ids[-1] == EOS or length == maxima[row]
             assert length - (ids[-1] == EOS) >= minima[row]
-            assert not toys.has_repeat(ids, 2)
+            assert not toys.has_repeat([toys.START, *ids], 2)
             each = [toys.log_softmax(toys.logits_after(tables[row], ids[:i]))[ids[i]] for i in range(length)]
             assert log_probability == pytest.approx(sum(each), rel=1e-4)
             assert score == log_probability

@@ -78,7 +78,7 @@ def lineage_cache(tables, settings, length):
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "by_lineage"))
-def _search(tables, minima, maxima, settings, continues, by_lineage):
+def _search(tables, minima, maxima, settings, continues, by_lineage, first_ids):
     step, make_cache = (lineage_step, lineage_cache) if by_lineage else (reordered_step, reordered_cache)
     return beam_search(
         step,
@@ -91,13 +91,14 @@ def _search(tables, minima, maxima, settings, continues, by_lineage):
         pad_id=PAD,
         unk_id=UNK,
         continues=continues,
+        first_ids=first_ids,
     )
 
 
-def search(tables, minima, maxima, settings, continues=None, by_lineage=False):
+def search(tables, minima, maxima, settings, continues=None, by_lineage=False, first_ids=None):
     """The hypotheses of a beam search, as NumPy arrays. Compiled once for each combination of settings and shapes."""
     limits = (np.asarray(limit, np.int32) for limit in (minima, maxima))
-    return jax.tree.map(np.asarray, _search(tables, *limits, settings, continues, by_lineage))
+    return jax.tree.map(np.asarray, _search(tables, *limits, settings, continues, by_lineage, first_ids))
 
 
 def found(hypotheses, row):
@@ -127,13 +128,15 @@ def continuations(table, ids, settings, minimum, maximum):
     """(token, log-probability) of all allowed next tokens."""
     if settings.force_eos and len(ids) + 1 == maximum:
         return [(EOS, 0.0)]
+    if settings.first_id is not None and not ids:
+        return [(settings.first_id, 0.0)]
     values = log_softmax(logits_after(table, ids))
     allowed = [token for token in range(len(values)) if token != PAD and (token != EOS or len(ids) >= minimum)]
     allowed = [token for token in allowed if token != UNK or not settings.forbid_unk]
     for word in settings.bad_words:
         allowed = [token for token in allowed if (START, *ids, token)[-len(word) :] != word]
     if settings.block_ngrams:
-        allowed = [token for token in allowed if not has_repeat((*ids, token), settings.block_ngrams)]
+        allowed = [token for token in allowed if not has_repeat((START, *ids, token), settings.block_ngrams)]
     if settings.renormalize and allowed:
         values = values - np.log(np.sum(np.exp(values[allowed])))
     return [(token, values[token]) for token in allowed]

@@ -22,6 +22,7 @@ from bertjax.experiments import translation
 from bertjax.interop import encoder_decoders
 from bertjax.interop.published import open_weights
 from bertjax.modes import stages
+from bertjax.modes.request import Request
 from bertjax.tasks.inputs import Source
 from bertjax.training import inference, sharding
 from tests import tiny
@@ -134,7 +135,7 @@ def test_a_run_is_evaluated_on_all_rows_of_other_text(run, tmp_path):
         record = tiny.evaluate_elsewhere(run[0], tmp_path, **values)
     assert [len(call.args[1]) for call in score.call_args_list] == [30]
     assert record["test/exact_match"] > 70
-    assert set(record) >= {"test/bleu", "test/nll"}
+    assert set(record) >= {"test/bleu", "test/nll"} and record["decoding"]["num_beams"] == 1
     assert not [name for name in record if name.startswith("valid/")]
 
 
@@ -455,14 +456,13 @@ def test_a_published_folder_sets_decoding_defaults(tmp_path):
         "decoding.bad_words: [[1]], from ",
         "decoding.force_eos: True, from ",
         f"decoding.block_ngrams: 4; {tmp_path / 'exported'} has 2",
+        f"decoding as in {tmp_path / 'exported'}: num_beams=3, length_penalty='length', max_length=9,",
     ):
         assert told in outcome.stderr
 
 
 def test_a_folder_without_generation_config_states_its_settings_in_config(tmp_path, caplog):
-    ids = {"eos_token_id": 0, "pad_token_id": 9, "decoder_start_token_id": 9}
-    values = {"model_type": "marian", **ids, "num_beams": 5, "length_penalty": 0.5, "max_length": None}
-    (tmp_path / "config.json").write_text(json.dumps(values))
+    test_marian.write_config(tmp_path, remove=["bad_words_ids"], num_beams=5, length_penalty=0.5, max_length=None)
     settings = open_weights(tmp_path).settings
     assert (settings["decoding.num_beams"], settings["decoding.alpha"], "decoding.max_length" in settings) == (
         5,
@@ -470,9 +470,32 @@ def test_a_folder_without_generation_config_states_its_settings_in_config(tmp_pa
         0,
     )
     assert "bad_words_ids does not exclude padding" in caplog.text
-    (tmp_path / "generation_config.json").write_text(json.dumps({**ids, "bad_words_ids": [[9]], "new": 1}))
+    values = {"eos_token_id": 0, "bad_words_ids": [[12]], "new": 1}
+    (tmp_path / "generation_config.json").write_text(json.dumps(values))
     assert open_weights(tmp_path).settings["decoding.num_beams"] == 1
     assert f"{tmp_path} has keys that bertjax does not know and ignores: generation_config.json: new" in caplog.text
+
+
+def test_a_task_of_a_published_folder_sets_decoding_and_the_source_prefix(tmp_path, caplog):
+    """Values of the command line have precedence."""
+    test_marian.write_config(tmp_path, task_specific_params={"formal": {"num_beams": 7, "prefix": "please: "}})
+    values = {"init_from": str(tmp_path), "data.source": "", "data.seq_len": 8, "decoding.max_length": 9}
+
+    def config_of(**overrides):
+        tree = tree_of("translation", "", {**values, **overrides})
+        request = Request(mode="predict", workdir="", overrides=overrides)
+        with caplog.at_level("INFO"):
+            return stages.resolve(request, tree, lambda name: translation).config
+
+    config = config_of(task="formal")
+    assert (config["decoding"]["num_beams"], config["data"]["source_prefix"]) == (7, ("please: ",))
+    assert f"decoding as in {tmp_path}, task formal: num_beams=7, length_penalty='length', alpha=1.0, " in caplog.text
+    config = config_of(**{"task": "formal", "decoding.num_beams": 2, "data.source_prefix": ("",)})
+    assert (config["decoding"]["num_beams"], config["data"]["source_prefix"]) == (2, [""])
+    with pytest.raises(UserError, match="task: got casual; expected one of formal, task_specific_params of"):
+        config_of(task="casual")
+    with pytest.raises(UserError, match="task: got formal; expected no value, unless init_from is the folder"):
+        stages.of_config(translation, tree_of("translation", "tiny", {"task": "formal"}))
 
 
 def test_many_samples_use_smaller_batches(tmp_path):

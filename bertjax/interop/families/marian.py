@@ -24,5 +24,5 @@ FAMILY = dataclasses.replace(
     read_config=bart.reader(is_pre=False, has_embedding_norm=False, is_static=True),
     write_config=write_config,
     num_unused_positions=0,
-    excludes_padding=True,
+    is_translator=True,
 )

@@ -59,7 +59,7 @@ class Seq2SeqFamily:
       write_config: returns the keys of config.json, without architectures and special tokens.
       names: the names of tensors.
       num_unused_positions: rows before the first position in the learned tables of files.
-      excludes_padding: whether the family's generation settings exclude the padding as a word.
+      is_translator: whether settings of generation exclude the padding, and sources limit the length of targets.
     """
 
     name: str
@@ -70,4 +70,4 @@ class Seq2SeqFamily:
     write_config: Callable[[EncoderDecoderConfig], dict[str, Any]]
     names: TensorNames = TensorNames()
     num_unused_positions: int = 0
-    excludes_padding: bool = False
+    is_translator: bool = False
