@@ -12,7 +12,8 @@ The variant, after the colon, is a model and a task, separated by a comma:
 - Models: tiny, base, big, rnn, as in configs/translation.py, whose keys these are. Without a model, `init_from`
   determines it, and its folder how to decode.
 - Tasks: summarization reads the columns `article` and `summary`, and truncates both to 1,024 and 128 tokens. From a
-  folder with settings for summaries, as of T5 or BART, it takes these and the prefix of sources (`task=summarization`).
+  folder with settings for summaries (`task_specific_params`), as T5 and BART, `task=summarization` takes these and the
+  prefix of sources.
   translation, and without a task any other pairs: as configs/translation.py.
 - Metrics of summaries: ROUGE with 95 % intervals (`rouge.flavor`); rougeL takes a summary as one sequence of words,
   rougeLsum its sentences, which are split at line breaks or, without any, by rules.

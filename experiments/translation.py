@@ -28,7 +28,7 @@ from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
 from bertjax.data.splits import TRAIN, VALID
-from bertjax.data.text import subword_vocabularies, subwords
+from bertjax.data.text import sentences, subword_vocabularies, subwords
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import generation
@@ -43,7 +43,9 @@ from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import log_once
+from bertjax.scoring import rouge
 from bertjax.scoring import translation as scoring
+from bertjax.scoring.rouge import RougeConfig
 from bertjax.tasks import inputs, pretrained, samples, seq2seq, translators
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
 from bertjax.tasks.seq2seq import Seq2SeqTask, TargetIds
@@ -99,6 +101,7 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
       decoding: how translations are generated.
       metrics: validation and test metrics, see docs/reference/metrics.md. References are normalized as the target's
         vocabulary normalizes all text.
+      rouge: the settings of ROUGE.
       num_scored: validation pairs that are translated at each evaluation; 0 for all. The loss is that of all within
         `data.seq_len`.
     """
@@ -109,7 +112,8 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
     start_token: Annotated[str, one_of("begin", "pad", "end")] = always(None)
     decoding: DecodingConfig
     task: str = ""
-    metrics: Annotated[tuple[str, ...], each(one_of(*scoring.SCORES))] = always(("bleu", "chrf"))
+    metrics: Annotated[tuple[str, ...], each(one_of(*scoring.SCORES, *rouge.METRICS))] = always(("bleu", "chrf"))
+    rouge: RougeConfig = dataclasses.field(default_factory=RougeConfig)
     num_scored: Count = always(500)
 
     def __post_init__(self) -> None:
@@ -139,7 +143,7 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
 
 
 FREE_AFTER_TRAINING = (
-    *("decoding", "metrics", "num_scored", "data.seq_len", "data.on_long_line"),
+    *("task", "decoding", "metrics", "rouge", "num_scored", "data.seq_len", "data.on_long_line"),
     *("data.source_column", "data.target_column"),
     *("data.header", "data.separator", "data.source_prefix", "data.target_prefix"),
 )
@@ -310,8 +314,10 @@ class Task(Seq2SeqTask):
         ]
 
     def score_names(self) -> Sequence[str]:
-        """The metrics of the config, and those of the loss on reference translations."""
-        return (*self._config.metrics, *seq2seq.METRICS)
+        """The metrics of the config, ROUGE with intervals, and those of the loss on reference translations."""
+        names = self._config.metrics
+        intervals = (f"{name}{end}" for name in names if name in rouge.METRICS for end in ("_low", "_high"))
+        return (*names, *intervals, *seq2seq.METRICS)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The metrics of the config, in percent. The target's vocabulary first normalizes the references.
@@ -327,7 +333,14 @@ class Task(Seq2SeqTask):
         for name in scoring.SIGNED & set(self._config.metrics):
             signature = scoring.signature(name, references, normalization)
             log_once(f"{name} of {len(results)} translations is {signature}")
-        return scoring.score(self._config.metrics, hypotheses, references)
+        others = [name for name in self._config.metrics if name not in rouge.METRICS]
+        scores = scoring.score(others, hypotheses, references)
+        if len(others) == len(self._config.metrics):
+            return scores
+        log_once(f"ROUGE settings: {rouge.signature(self._config.rouge, max(map(len, references)))}")
+        of_references = [list(map(_sentences, texts)) for texts in references]
+        values = rouge.rouge(list(map(_sentences, hypotheses)), of_references, self._config.rouge, confidence=True)
+        return scores | {name: values[name] for name in self.score_names() if name in values}
 
     def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
         """Yields the examples, numbered if sampling needs it, and then logs the unknown characters of the sources."""
@@ -376,7 +389,9 @@ class Task(Seq2SeqTask):
 
     def _translation(self, outputs: Sequence[Output], rank: int) -> tuple[str, float]:
         """The text and the score of a rank. For a text in several rows, joins the texts and adds the scores."""
-        parts = [self._codec.translation(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
+        of_parts = [output["ids"][rank, : output["lengths"][rank]] for output in outputs]
+        # A forced first token, such as the code of a language, is no part of the text.
+        parts = [self._codec.translation(ids[int(ids[0] == self._decoding.first_id) :]) for ids in of_parts]
         return join_parts(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
@@ -434,6 +449,12 @@ class Task(Seq2SeqTask):
         special = SpecialIds(ids.pad, ids.start, ids.end)
         encoder_decoders.save(folder, params, model, special, decoding, self._codec.config.seq_len)
         self._vocabularies.save(folder, for_transformers=True)
+
+
+def _sentences(text: str) -> list[str]:
+    """Returns the sentences of a text: its lines or, if it has only one, those that rules find."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines if len(lines) > 1 else sentences.split(text)
 
 
 def _target_ids(start_token: str, vocabulary: Tokenizer) -> TargetIds:

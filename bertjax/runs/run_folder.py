@@ -75,6 +75,7 @@ _ADDED_LATER = {
     "model.pooling": "cls",
     "model.num_key_value_heads": 0,
     "model.masked_lm_head": "transform",
+    "model.scale_scores": True,
     "data.splitter": "punkt",
     "data.duplicates": "keep",
     "data.duplicate_similarity": 0.8,
@@ -87,6 +88,9 @@ _ADDED_LATER = {
     "data.summary_as": "sentences",
     "data.oracle.units": "words",
     "data.label_separator": ",",
+    "data.on_long_pair": "skip",
+    "rouge.flavor": "rouge-1.5.5",
+    "rouge.stem": True,
     "rouge.references": "average",
     "rouge.units": "words",
     "data.units": "words",
@@ -100,7 +104,10 @@ _ADDED_LATER = {
 }
 # Those that an experiment always had.
 _NOT_ADDED = {
-    "translation": ("model.positions", "model.tie_output", "data.normalization", "data.character_coverage"),
+    "translation": (
+        *("model.positions", "model.tie_output", "model.embedding_norm"),
+        *("data.normalization", "data.character_coverage"),
+    ),
     "bertsum_ext": ("data.splitter",),
     "bertsum_abs": ("data.splitter",),
 }
