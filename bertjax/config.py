@@ -270,9 +270,12 @@ def _checked_fields(
     parts = {name for cls in classes for name in flat_parts(cls)}
     hints = {key: hint for cls in classes for key, hint in typing.get_type_hints(cls).items()}
     fields = {key: hint for key, hint in hints.items() if key not in parts}
-    added = [f for cls in classes for f in dataclasses.fields(cls) if not f.metadata]
-    later = {f.name: f.default for f in added if f.default is not dataclasses.MISSING}
-    later |= {f.name: {} for f in added if f.default_factory is not dataclasses.MISSING}  # a part with its defaults
+    later = {
+        f.name: f.default
+        for cls in classes
+        for f in dataclasses.fields(cls)
+        if f.default is not dataclasses.MISSING and not f.metadata
+    }
     values = {**later, **values}
     prefix = f"{where}." if where else ""
     for key in values:

@@ -113,7 +113,7 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
     decoding: DecodingConfig
     task: str = ""
     metrics: Annotated[tuple[str, ...], each(one_of(*scoring.SCORES, *rouge.METRICS))] = always(("bleu", "chrf"))
-    rouge: RougeConfig = dataclasses.field(default_factory=RougeConfig)
+    rouge: RougeConfig = RougeConfig()
     num_scored: Count = always(500)
 
     def __post_init__(self) -> None:
