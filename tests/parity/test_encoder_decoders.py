@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import bertjax
 from bertjax.config import build
 from bertjax.interop import encoder_decoders
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from bertjax.tasks import seq2seq
+from tests.interop import test_seq2seq_tokenizers
 from tests.interop.test_marian import CHOICES, load, read_config, shapes
+from tests.interop.test_seq2seq_tokenizers import transformers as transformers
 from tests.trees import distance
 
 VOCAB_SIZE = 29
@@ -223,3 +226,53 @@ def test_live(tmp_path, name):
     print(f"gradient: relative distance {distance(gradient, theirs):.1e}")
     assert jax.tree.structure(gradient) == jax.tree.structure(theirs)
     assert distance(gradient, theirs) <= 1e-5
+
+
+def write_folder(folder, transformers, kind):
+    """A folder with a tokenizer, random weights, and settings of which each matters."""
+    import torch
+
+    family = test_seq2seq_tokenizers.write(folder, kind)
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    name = {"bart": "Bart", "mbart": "MBart", "pegasus": "Pegasus", "t5": "T5"}[family]
+    pad = tokenizer.pad_token_id
+    end = tokenizer.eos_token_id
+    ids = {"pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": end if "b" in family else pad}
+    ids |= {} if family == "t5" else {"forced_eos_token_id": end}
+    sizes = T5 if family == "t5" else BART
+    model = make_model(name, {**sizes, **ids, "vocab_size": len(tokenizer)}, False)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            parameter *= 1.0 if "embed_positions" in path else 1.5
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    special = {pad, *(i for i, token in tokenizer.added_tokens_decoder.items() if token.special and i != end)}
+    settings = {"num_beams": 3, "max_length": 12, "min_length": 5, "no_repeat_ngram_size": 2, "length_penalty": 2.0}
+    settings |= {"early_stopping": True, "bad_words_ids": [[i] for i in sorted(special)]}
+    if family in ("bart", "mbart"):
+        settings["forced_bos_token_id"] = tokenizer.convert_tokens_to_ids("<s>" if family == "bart" else "ko_KR")
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bart", "mbart", "pegasus", "t5"])
+def test_texts_of_published_folders(tmp_path, transformers, kind):
+    """Tokenizer, model and settings of a folder give the texts of transformers, and so does our export."""
+    write_folder(tmp_path, transformers, kind)
+    texts = ["the old dog", "a cat sees. old bird", "hello", "구름"]
+    prefix = "en_XX " if kind == "mbart" else ""
+    ours = bertjax.load(tmp_path)
+    generated = [record["translation"].strip() for record in ours.predict([prefix + text for text in texts])]
+    assert len(set(generated)) > 2
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    if kind == "mbart":
+        tokenizer.src_lang = "en_XX"
+    for text, expected in zip(texts, generated, strict=True):
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        assert tokenizer.decode(model.generate(ids)[0], skip_special_tokens=True).strip() == expected
+    ours.export(tmp_path / "new")
+    again = bertjax.load(tmp_path / "new").predict([prefix + text for text in texts])
+    assert [record["translation"].strip() for record in again] == generated
