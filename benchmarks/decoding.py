@@ -1,10 +1,10 @@
 """Speed of beam search compared with `generate` of transformers and with CTranslate2, interleaved, on a CPU.
 
-    python -m benchmarks.decoding --rounds=5 [--malloc=tcmalloc]
+    python -m benchmarks.decoding --rounds=5 [--size=bart-base] [--malloc=tcmalloc]
 
-All use the same MarianMTModel with random weights in float32. Sentences consist of random words, and each translation
-has the requested number of tokens, so that all do the same amount of work. Each contender decodes with several batch
-sizes; the ratios compare with our best one. CTranslate2 is included if it is installed.
+All use the same model of transformers with random weights in float32. Sentences consist of random words, and each
+translation has the requested number of tokens, so that all do the same amount of work. Each contender decodes with
+several batch sizes; the ratios compare with our best one. CTranslate2 is included for Marian if it is installed.
 """
 
 import argparse
@@ -30,7 +30,13 @@ from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig,
 from bertjax.tasks import seq2seq
 from bertjax.tasks.seq2seq import TargetIds
 
-_SIZES = {"base": (6, 512, 8, 2048), "tiny": (4, 128, 4, 256)}  # layers, H, N, F
+# The class of transformers, layers, H, N and F.
+SIZES = {
+    "base": ("Marian", 6, 512, 8, 2048),
+    "tiny": ("Marian", 4, 128, 4, 256),
+    "bart-base": ("Bart", 6, 768, 12, 3072),
+    "t5-small": ("T5", 6, 512, 8, 2048),
+}
 _END = 0
 Rows = Sequence[Sequence[int]]
 
@@ -38,7 +44,7 @@ Rows = Sequence[Sequence[int]]
 def main() -> None:
     """Runs the benchmark with the options of the command line."""
     parser = common.parser(__doc__ or "", rounds=5)
-    parser.add_argument("--size", choices=tuple(_SIZES), default="base")
+    parser.add_argument("--size", choices=tuple(SIZES), default="base")
     parser.add_argument("--vocab_size", type=int, default=32_000)
     parser.add_argument("--sentences", type=int, default=100)
     parser.add_argument("--beams", type=int, default=4)
@@ -60,12 +66,12 @@ def measure(args: argparse.Namespace) -> Iterator[Speed]:
     lengths = random.integers(10, 31, args.sentences)
     rows = [random.integers(1, args.vocab_size - 1, length).tolist() for length in lengths]
     with tempfile.TemporaryDirectory() as folder:
-        save_model(Path(folder), *_SIZES[args.size], args.vocab_size)
+        save_model(Path(folder), *SIZES[args.size], args.vocab_size)
         contenders: dict[str, Callable[[Rows], Rows]] = {"ours": Ours(folder, args.beams, args.tokens)}
         contenders["transformers"] = Transformers(folder, args.beams, args.tokens)
         if missing := common.missing("ctranslate2"):
             print(missing, flush=True)
-        else:
+        elif SIZES[args.size][0] == "Marian":
             contenders["CTranslate2"] = CTranslate2(folder, args.beams, args.tokens, args.vocab_size)
         work = f"{args.sentences} sentences of {lengths.mean():.0f} tokens on average into {args.tokens} each"
         print(f"{args.size}, {args.vocab_size:,} words, {args.beams} beams, {work}\n", flush=True)
@@ -99,7 +105,7 @@ def in_batches(contender: Callable[[Rows], Rows], rows: Rows, size: int) -> list
     return translations
 
 
-def save_model(folder: Path, layers: int, hidden: int, heads: int, inner: int, vocab_size: int) -> None:
+def save_model(folder: Path, kind: str, layers: int, hidden: int, heads: int, inner: int, vocab_size: int) -> None:
     """Saves a transformers model. Its random weights are larger than the default, so that translations differ."""
     import torch
     import transformers
@@ -111,8 +117,12 @@ def save_model(folder: Path, layers: int, hidden: int, heads: int, inner: int, v
         sizes |= {f"{side}_layers": layers, f"{side}_attention_heads": heads, f"{side}_ffn_dim": inner}
     pad = vocab_size - 1
     ids = {"pad_token_id": pad, "eos_token_id": _END, "decoder_start_token_id": pad, "forced_eos_token_id": None}
-    config = transformers.MarianConfig(**sizes, **ids, scale_embedding=True, activation_function="swish")
-    transformers.MarianMTModel(config).save_pretrained(folder)
+    if kind == "T5":
+        sizes = {"vocab_size": vocab_size, "d_model": hidden, "num_layers": layers, "num_heads": heads, "d_ff": inner}
+    elif kind == "Marian":
+        sizes |= {"scale_embedding": True, "activation_function": "swish"}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **ids)
+    transformers.AutoModelForSeq2SeqLM.from_config(config).save_pretrained(folder)
 
 
 class Ours:
@@ -122,17 +132,8 @@ class Ours:
         """Initializes from the model's folder, the number of beams, and the tokens of a translation without the end."""
         raw = json.loads((Path(folder) / "config.json").read_text())
         rest = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
-        self._config = build(
-            EncoderDecoderConfig,
-            {
-                **encoder_decoders.read_config(raw, Path(folder)),
-                **rest,
-                "scan_layers": False,
-                "remat": "none",
-                "dropout": 0.0,
-            },
-            "model",
-        )
+        values = {**encoder_decoders.read_config(raw, Path(folder)), **rest, "scan_layers": False}
+        self._config = build(EncoderDecoderConfig, values, "model")
         model = EncoderDecoder(self._config)
         ids = jnp.zeros((1, 1), jnp.int32)
         init = functools.partial(model.init, deterministic=True, return_attention=False)
@@ -183,7 +184,7 @@ class Transformers:
         transformers.logging.set_verbosity_error()
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         self._torch, self._tokens = torch, tokens
-        self._model = transformers.MarianMTModel.from_pretrained(folder).eval()
+        self._model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         self._options: dict[str, Any] = {"num_beams": beams, "min_new_tokens": tokens, "max_new_tokens": tokens + 1}
 
     def __call__(self, rows: Rows) -> Rows:

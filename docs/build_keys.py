@@ -21,8 +21,11 @@ from bertjax.keys import Key
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/reference/keys.md"
+_ALIASES = ("text_to_text",)  # whose keys are those of another config
 CONFIGS = tuple(
-    path.stem for path in sorted((ROOT / "configs").glob("*.py")) if "\ndef get_config(" in path.read_text()
+    path.stem
+    for path in sorted((ROOT / "configs").glob("*.py"))
+    if "\ndef get_config(" in path.read_text() and path.stem not in _ALIASES
 )
 _HEAD = """# Config keys
 

@@ -30,6 +30,7 @@ MODULES = {
     for path in sorted((ROOT / "configs").glob("*.py"))
     if hasattr(module := importlib.import_module(f"bertjax.configs.{path.stem}"), "get_config")
 }
+del MODULES["text_to_text"]  # of the experiment translation; see tests/experiments/test_translation.py
 UNTRAINED = ("features", "minimal_pairs", "retrieval")  # without sizes; see tests/experiments/
 for name in UNTRAINED:
     del MODULES[name]

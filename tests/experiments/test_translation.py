@@ -701,3 +701,29 @@ def test_pairs_that_are_all_too_long_are_reported(tmp_path):
     assert count == 2000
     with pytest.raises(UserError, match=rf"data\.seq_len: got 2, and all {count} pairs of train are longer"):
         next(data.batches("train", 0, np.arange(32)))
+
+
+def test_summaries_are_truncated_and_scored_by_rouge(tmp_path):
+    rows = [{"article": f"{i} " + "A cat sees. " * 20, "summary": f"A cat. Bird {'abcd'[i % 4]}."} for i in range(40)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values = {**SMALL, **TRANSFORMER, "data.source": str(tmp_path / "a.jsonl"), "data.target_len": 8}
+    del values["metrics"]
+    tree = tree_of("text_to_text", "tiny,summarization", {**values, "data.valid_fraction": 0.5})
+    task, data, *_ = tiny.ready(tree, tmp_path / "data")
+    shapes = {name: spec.shape for name, spec in task.batch_specs()[-1].items()}
+    assert (shapes["input_ids"], shapes["labels"]) == ((32, 16), (32, 8))
+    assert next(data.batches("train", 0, np.arange(32)))["labels"].shape == (32, 8)
+    examples = list(data.validation_examples())
+    assert all(example.limited == {"truncated": "data.seq_len=16 tokens"} for example in examples)
+
+    def scores(texts):
+        ids = [np.array(task.tokenizer.target.encode(text)) for text in texts]
+        outputs = [[{"ids": row[None], "lengths": np.array([len(row)]), "scores": np.zeros(1)}] for row in ids]
+        return task.score(list(zip(examples, outputs, strict=True)))
+
+    gold = [example.source.item.target for example in examples]
+    perfect = scores(gold)
+    assert list(perfect) == [name for name in task.score_names() if name in perfect] and "rougeLsum_low" in perfect
+    assert perfect["rouge1"] == perfect["rougeLsum"] == 100
+    swapped = scores([" ".join(reversed(text.split(". "))) for text in gold])
+    assert swapped["rougeLsum"] > swapped["rougeL"], "sentences in another order"

@@ -78,7 +78,7 @@ def test_old_configs_lack_some_keys(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "t5"}, "model_type: got t5; expected bert, .*, marian. Fix: use a model of one of these fam"),
+        ({"model_type": "gpt2"}, "model_type: got gpt2; expected bert, .*, mt5. Fix: use a model of one of these fam"),
         ({"model_type": "neobert", "auto_map": {"AutoModel": "model.NeoBERT"}}, r"got neobert, with its own code"),
         ({"hidden_act": "tanh"}, "hidden_act: got tanh; expected one of gelu, "),
         ({"hidden_act": ["gelu"]}, "hidden_act: got "),

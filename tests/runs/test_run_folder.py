@@ -136,7 +136,7 @@ def test_a_key_added_later_has_its_earlier_value_in_older_runs():
             assert len(differences(old, off)) == len(differences(off, old)) == len(differences(same, off)) == 1
             assert without_off(off) != without_off(old) == without_off(same)
     seen = set()
-    for name in ("bert_pretraining", "bertsum_abs", "classification", "question_answering", "tagging"):
+    for name in ("bert_pretraining", "bertsum_abs", "classification", "question_answering", "tagging", "translation"):
         variant = "base" if name == "bert_pretraining" else "tiny"
         tree = importlib.import_module(f"bertjax.configs.{name}").get_config(variant).to_dict()
         values = traverse_util.flatten_dict(tree, sep=".")
