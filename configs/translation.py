@@ -80,7 +80,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropout: float) -> ConfigDict:
-    from bertjax.experiments.translation import TransformerKeys
+    from bertjax.tasks.translators import TransformerKeys
 
     model = parts.keys_of(TransformerKeys)
     model.num_layers = layers
@@ -102,7 +102,7 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
 
 
 def _recurrent() -> ConfigDict:
-    from bertjax.experiments.translation import RecurrentKeys
+    from bertjax.tasks.translators import RecurrentKeys
 
     model = parts.keys_of(RecurrentKeys)
     model.embedding_size = 256

@@ -16,7 +16,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax import contract
-from bertjax.config import Composed, Count, Flat, Size, always, build_part, each, one_of, part
+from bertjax.config import Composed, Count, Flat, always, build_part, each, one_of
 from bertjax.contract import Attended, Batch, Example, Infer, Output, Params
 from bertjax.data.codecs.translation.batches import PairRows, StreamBatches
 from bertjax.data.codecs.translation.dates import DatesConfig
@@ -28,7 +28,7 @@ from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
 from bertjax.data.splits import TRAIN, VALID
-from bertjax.data.text import sentences, subword_vocabularies, subwords
+from bertjax.data.text import subword_vocabularies, subwords
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import generation
@@ -40,10 +40,8 @@ from bertjax.interop.encoder_decoders import SpecialIds
 from bertjax.interop.published import Published
 from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import log_once
-from bertjax.scoring import rouge
 from bertjax.scoring import translation as scoring
 from bertjax.scoring.rouge import RougeConfig
 from bertjax.tasks import inputs, pretrained, samples, seq2seq, translators
@@ -65,22 +63,6 @@ class DataConfig(Composed, prefix="data"):
     rows: Flat[TranslationRowsConfig]
     preparation: Flat[PreparationConfig]
     buckets: Flat[BucketsConfig]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformerKeys(EncoderDecoderConfig):
-    """The keys of `model` with `architecture=transformer`; sizes that are not set are those of the vocabularies."""
-
-    source_vocab_size: Size | None = always(None)  # type: ignore[assignment]
-    target_vocab_size: Size | None = always(None)  # type: ignore[assignment]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RecurrentKeys(RecurrentConfig):
-    """The keys of `model` with `architecture=recurrent`; sizes that are not set are those of the vocabularies."""
-
-    source_vocab_size: Size | None = always(None)  # type: ignore[assignment]
-    target_vocab_size: Size | None = always(None)  # type: ignore[assignment]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,12 +89,12 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
     """
 
     architecture: Annotated[str, one_of("transformer", "recurrent")] = always(None)
-    model: TransformerKeys | RecurrentKeys
+    model: translators.TransformerKeys | translators.RecurrentKeys
     data: DataConfig
     start_token: Annotated[str, one_of("begin", "pad", "end")] = always(None)
     decoding: DecodingConfig
     task: str = ""
-    metrics: Annotated[tuple[str, ...], each(one_of(*scoring.SCORES, *rouge.METRICS))] = always(("bleu", "chrf"))
+    metrics: Annotated[tuple[str, ...], each(one_of(*scoring.SCORES, *scoring.ROUGE))] = always(("bleu", "chrf"))
     rouge: RougeConfig = RougeConfig()
     num_scored: Count = always(500)
 
@@ -120,10 +102,10 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
         super().__post_init__()
         is_one_length = self.data.files.source != DATES or not self.data.rows.target_len
         self.data.rows.check(is_one_length, "target_len", "0 with generated dates")
-        is_recurrent = isinstance(self.model, RecurrentKeys)
+        is_recurrent = isinstance(self.model, translators.RecurrentKeys)
         self.check(is_recurrent == (self.architecture == "recurrent"), "architecture", "that of the keys of model")
         for key, tokens in {"decoding.max_length": self.decoding.max_length, "data.seq_len": self.data.seq_len}.items():
-            limit = self.model.max_positions if isinstance(self.model, TransformerKeys) else 0
+            limit = self.model.max_positions if isinstance(self.model, translators.TransformerKeys) else 0
             if limit and tokens > limit:
                 expected = f"at most model.max_positions={limit}"
                 fix = "lower it" if self.init_from else "lower it, or raise --config.model.max_positions"
@@ -274,7 +256,7 @@ class Task(Seq2SeqTask):
     def __init__(self, config: Config, vocabulary: SavedVocabularies) -> None:
         self._config = config
         self._vocabularies = vocabulary
-        self._model = _model(config.model, [side.vocab_size for side in vocabulary])
+        self._model = translators.make_model(config.model, [side.vocab_size for side in vocabulary])
         self._codec = config.codec(vocabulary)
         self._decoding = config.decoding
         self._ids = _target_ids(config.start_token, vocabulary.target)
@@ -314,10 +296,8 @@ class Task(Seq2SeqTask):
         ]
 
     def score_names(self) -> Sequence[str]:
-        """The metrics of the config, ROUGE with intervals, and those of the loss on reference translations."""
-        names = self._config.metrics
-        intervals = (f"{name}{end}" for name in names if name in rouge.METRICS for end in ("_low", "_high"))
-        return (*names, *intervals, *seq2seq.METRICS)
+        """The metrics of the config, and those of the loss on reference translations."""
+        return (*scoring.names(self._config.metrics), *seq2seq.METRICS)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The metrics of the config, in percent. The target's vocabulary first normalizes the references.
@@ -333,14 +313,7 @@ class Task(Seq2SeqTask):
         for name in scoring.SIGNED & set(self._config.metrics):
             signature = scoring.signature(name, references, normalization)
             log_once(f"{name} of {len(results)} translations is {signature}")
-        others = [name for name in self._config.metrics if name not in rouge.METRICS]
-        scores = scoring.score(others, hypotheses, references)
-        if len(others) == len(self._config.metrics):
-            return scores
-        log_once(f"ROUGE settings: {rouge.signature(self._config.rouge, max(map(len, references)))}")
-        of_references = [list(map(_sentences, texts)) for texts in references]
-        values = rouge.rouge(list(map(_sentences, hypotheses)), of_references, self._config.rouge, confidence=True)
-        return scores | {name: values[name] for name in self.score_names() if name in values}
+        return scoring.score(self._config.metrics, hypotheses, references, self._config.rouge)
 
     def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
         """Yields the examples, numbered if sampling needs it, and then logs the unknown characters of the sources."""
@@ -391,7 +364,7 @@ class Task(Seq2SeqTask):
         """The text and the score of a rank. For a text in several rows, joins the texts and adds the scores."""
         of_parts = [output["ids"][rank, : output["lengths"][rank]] for output in outputs]
         # A forced first token, such as the code of a language, is no part of the text.
-        parts = [self._codec.translation(ids[int(ids[0] == self._decoding.first_id) :]) for ids in of_parts]
+        parts = [self._codec.translation(ids[int(ids[:1].tolist() == [self._decoding.first_id]) :]) for ids in of_parts]
         return join_parts(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
@@ -451,12 +424,6 @@ class Task(Seq2SeqTask):
         self._vocabularies.save(folder, for_transformers=True)
 
 
-def _sentences(text: str) -> list[str]:
-    """Returns the sentences of a text: its lines or, if it has only one, those that rules find."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines if len(lines) > 1 else sentences.split(text)
-
-
 def _target_ids(start_token: str, vocabulary: Tokenizer) -> TargetIds:
     """The special tokens of the target vocabulary. `start_token` is the decoder's first input."""
     start = {"begin": vocabulary.cls_id, "pad": vocabulary.pad_id, "end": vocabulary.sep_id}[start_token]
@@ -466,16 +433,3 @@ def _target_ids(start_token: str, vocabulary: Tokenizer) -> TargetIds:
 def _pieces(vocabulary: Tokenizer, ids: np.ndarray) -> list[str]:
     """Returns each token as text."""
     return ["</s>" if token == vocabulary.sep_id else vocabulary.decode([token]) for token in ids.tolist()]
-
-
-def _model(model: TransformerKeys | RecurrentKeys, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:
-    """Makes the model for vocabularies of these sizes. Raises UserError if one is larger than the model's."""
-    source = model.source_vocab_size or sizes[0]
-    target = model.target_vocab_size or sizes[1]
-    for name, room, size in zip(("source_vocab_size", "target_vocab_size"), (source, target), sizes, strict=True):
-        expected = f"at least {size}, the size of the vocabulary"
-        model.check(room >= size, name, expected, fix="omit it, or use another vocabulary")
-    sized = dataclasses.replace(model, source_vocab_size=source, target_vocab_size=target)
-    if isinstance(sized, RecurrentKeys):
-        return RecurrentSeq2Seq(part(RecurrentConfig, sized))
-    return EncoderDecoder(part(EncoderDecoderConfig, sized))

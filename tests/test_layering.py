@@ -19,6 +19,7 @@ LAYERS = {
     "bertjax/launch.py": "BASE distributed evaluations experiments.find experiments.load experiments.registered keys "
     "modes tools.sweeps training usage",
     "configs/": "configs errors config.defaults evaluations.find experiments",
+    "configs/translation.py": "configs errors config.defaults tasks.translators",
     "configs/parts.py": "configs errors config.defaults contract evaluations.find experiments.find models.bert "
     "training.config",
     "experiments/": "BASE contract tasks models data decoding scoring interop",
@@ -45,6 +46,7 @@ LAYERS = {
     "bertjax/tasks/": "BASE tasks contract meshes models data decoding scoring interop",
     "bertjax/decoding/": "BASE decoding models.decoder",
     "bertjax/scoring/": "BASE scoring data.codecs.tagging.tag_schemes",
+    "bertjax/scoring/translation.py": "BASE scoring data.text.sentences",
     "bertjax/interop/": "BASE interop models data.text",
     "bertjax/interop/published.py": "BASE interop models data.text runs.checkpoints",
     "bertjax/interop/encoder_decoders.py": "BASE interop models data.text decoding.generation",

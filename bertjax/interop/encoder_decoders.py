@@ -114,15 +114,15 @@ def read_generation(folder: Path, raw: Mapping[str, Any], task: str = "") -> Gen
     special = read_special_ids(raw, folder)
     size = _sizes(raw, folder)["target_vocab_size"]
     values, path = generation_files.read_values(folder, raw, task)
-    stated = generation_files.read_generation(folder, raw, special, size, task)
+    settings = generation_files.read_generation(folder, raw, special, size, task)
     if not family_of(raw, folder).is_translator:
-        return stated
+        return settings
     if [special.pad_id] not in (values.get("bad_words_ids") or ()):
         log_once(f"{path}: bad_words_ids does not exclude padding, which bertjax never generates", logging.WARNING)
     is_limited = values.get("max_length") is not None or values.get("max_new_tokens") is not None
     left_out = {"max_ratio", "max_extra"} if is_limited else {"max_ratio", "max_extra", "max_length"}
-    decoding = {key: value for key, value in stated.decoding.items() if key not in left_out}
-    return stated._replace(decoding=decoding)
+    decoding = {key: value for key, value in settings.decoding.items() if key not in left_out}
+    return settings._replace(decoding=decoding)
 
 
 def open_tokenizers(folder: Path, raw: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:

@@ -46,10 +46,10 @@ def read_tokenizer(folder: Path, kind: str) -> LibraryTokenizer:
     check_fixed(config, {"truncation_side": "right"}, path)
     where = str(folder)
     library = open_library(conversion.read_generator(folder, _class_name(folder, kind)), where)
-    stated = vocabularies.read_special_names(folder)
-    names = _NAMES | {role: stated[role] for role in _NAMES if role in stated}
+    names_in_files = vocabularies.read_special_names(folder)
+    names = _NAMES | {role: names_in_files[role] for role in _NAMES if role in names_in_files}
     if kind in ("bart", "mbart"):
-        names["bos"] = stated.get("bos", stated.get("cls", _START))
+        names["bos"] = names_in_files.get("bos", names_in_files.get("cls", _START))
     ids = {role: number for role, name in names.items() if (number := library.token_to_id(name)) is not None}
     missing = [f"{role}_token ({names[role]})" for role in names if role not in ids and role != "unk"]
     if missing:
@@ -69,10 +69,10 @@ def _class_name(folder: Path, kind: str) -> str:
       UserError: if it is not a class of the model.
     """
     files = (folder / "tokenizer_config.json", folder / "config.json")
-    stated = [name for path in files if (name := vocabularies.read_json(path).get("tokenizer_class"))]
+    class_names = [name for path in files if (name := vocabularies.read_json(path).get("tokenizer_class"))]
     # Without a class, transformers opens mBART-50 as the older mBART.
     usual = "MBartTokenizer" if kind == "mbart" else _CLASSES[kind][0]
-    name = str([*stated, usual][0]).removesuffix("Fast")
+    name = str([*class_names, usual][0]).removesuffix("Fast")
     if name in vocabularies.GENERIC_CLASSES:
         return ""
     if name not in _CLASSES[kind]:

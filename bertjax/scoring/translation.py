@@ -14,17 +14,22 @@ BLEU and chrF are computed by sacreBLEU (Post, 2018) on detokenized text; their 
 - "bleu_char": each character is a token, for scripts without spaces between words, without extras.
 - "chrf": chrF2 (Popović, 2015): the F-score of character n-grams, for any script.
 - "exact_match": the percentage of hypotheses that are identical to one of their references.
+- "rouge1", "rouge2", "rougeL", "rougeLsum": those of `rouge`, for summaries.
 """
 
 import itertools
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from bertjax.data.text import sentences
 from bertjax.errors import UserError
+from bertjax.progress import log_once
+from bertjax.scoring import rouge
+from bertjax.scoring.rouge import RougeConfig
 
 if TYPE_CHECKING:  # imported only when needed, so that translation starts faster
     from sacrebleu.metrics import BLEU, CHRF
@@ -67,6 +72,8 @@ _METRICS: Mapping[str, Callable[[], "BLEU | CHRF"]] = MappingProxyType(
         "chrf": _chrf,
     }
 )
+ROUGE = rouge.METRICS
+_ROUGE = RougeConfig()
 SIGNED = frozenset(_METRICS)  # the metrics with a `signature`
 _OF_13A = ("bleu", "bleu_lowercase")
 _OPTIONAL = {"bleu_ja_mecab": "sacrebleu[ja]", "bleu_ko_mecab": "sacrebleu[ko]", "bleu_spm": "sentencepiece"}
@@ -123,24 +130,43 @@ def tokenizer_warning(names: Sequence[str], references: Iterable[str]) -> str:
     )
 
 
-def score(names: Sequence[str], hypotheses: Sequence[str], references: References) -> dict[str, float]:
-    """Returns the value of each metric, from 0 to 100.
+def names(metrics: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of the values that `score` returns: those of metrics, and intervals of ROUGE."""
+    return (*metrics, *(f"{name}{end}" for name in metrics if name in ROUGE for end in ("_low", "_high")))
+
+
+def score(
+    metrics: Sequence[str], hypotheses: Sequence[str], references: References, settings: RougeConfig = _ROUGE
+) -> dict[str, float]:
+    """Returns the value of each metric, from 0 to 100, and the 95 % intervals of ROUGE.
 
     >>> score(["bleu", "exact_match"], ["A dog runs fast.", "Two men"], [["A dog runs fast."], ["Two women"]])
     {'bleu': 90.99882808096075, 'exact_match': 50.0}
 
     Args:
-      names: names in `SCORES`.
+      metrics: names in `SCORES` or `ROUGE`.
       hypotheses: detokenized translations.
       references: the references of each hypothesis, at least one; their number may vary. BLEU uses the n-grams of all
-        references, and the other metrics use the best one.
+        references, ROUGE combines them by its settings, and the other metrics use the best one.
+      settings: the settings of ROUGE. The sentences of a text are its lines or, if it has only one, found by rules.
     Raises:
       UserError: if a name is unknown, if there are no rows, if the numbers of hypotheses and references differ, or if a
         row has no reference.
     """
-    for name in names:
-        _check_name(name, SCORES)
-    return {name: SCORES[name](hypotheses, references) for name in names}
+    for name in metrics:
+        _check_name(name, (*SCORES, *ROUGE))
+    values = {name: SCORES[name](hypotheses, references) for name in metrics if name in SCORES}
+    if len(values) < len(metrics):
+        _check_rows(hypotheses, references)
+        log_once(f"ROUGE settings: {rouge.signature(settings, max(map(len, references)))}")
+        of_references = [list(map(_sentences, texts)) for texts in references]
+        values |= rouge.rouge(list(map(_sentences, hypotheses)), of_references, settings, confidence=True)
+    return {name: values[name] for name in names(metrics)}
+
+
+def _sentences(text: str) -> list[str]:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines if len(lines) > 1 else sentences.split(text)
 
 
 def signature(name: str, references: References, normalization: str = "") -> str:
@@ -160,7 +186,7 @@ def signature(name: str, references: References, normalization: str = "") -> str
     return f"{metric.get_signature()}{normalization and f'|normalized:{normalization}'}"
 
 
-def _check_name(name: str, metrics: Mapping[str, object]) -> None:
+def _check_name(name: str, metrics: Collection[str]) -> None:
     if name not in metrics:
         raise UserError("score", got=repr(name), expected="one of " + ", ".join(metrics), fix="choose one of these")
 

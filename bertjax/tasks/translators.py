@@ -1,17 +1,18 @@
-"""Fills in config keys of translation that are None, from the weights in `init_from`."""
+"""The models of pairs of texts: their config keys, which `init_from` may determine, and the modules."""
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertjax.config import Size, always, part
 from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import default_seq_len
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
 from bertjax.interop.published import CHANGEABLE, Published, determined
-from bertjax.models.encoder_decoder import EncoderDecoderConfig
-from bertjax.models.recurrent_seq2seq import RecurrentConfig
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.progress import log_once
 from bertjax.tasks.completion import contradiction, no_model
 
@@ -23,6 +24,22 @@ _DEFAULTS = {
     if field.default is not dataclasses.MISSING and field.name not in CHANGEABLE
 }
 _AVERAGED = 5  # checkpoints, as in Vaswani et al. (2017), section 6.1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerKeys(EncoderDecoderConfig):
+    """The keys of `model` with `architecture=transformer`; sizes that are not set are those of the vocabularies."""
+
+    source_vocab_size: Size | None = always(None)  # type: ignore[assignment]
+    target_vocab_size: Size | None = always(None)  # type: ignore[assignment]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentKeys(RecurrentConfig):
+    """The keys of `model` with `architecture=recurrent`; sizes that are not set are those of the vocabularies."""
+
+    source_vocab_size: Size | None = always(None)  # type: ignore[assignment]
+    target_vocab_size: Size | None = always(None)  # type: ignore[assignment]
 
 
 def complete(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
@@ -40,9 +57,9 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
         raise UserError("config key task", got=config["task"], expected=of_folder, fix="omit it")
     if published:
         _log_decoding(published, decoding)
-        folder_settings, stated, prefixes = published.translation()
+        folder_settings, folder_model, prefixes = published.translation()
         is_transformer = folder_settings["architecture"] == "transformer"
-        sizes = {**(_DEFAULTS if is_transformer else {}), **determined(stated)}
+        sizes = {**(_DEFAULTS if is_transformer else {}), **determined(folder_model)}
         wanted = {**settings, **{f"model.{key}": value for key, value in model.items()}}
         of_model = {f"model.{key}": value for key, value in sizes.items()}
         expected = {"architecture": folder_settings["architecture"], **of_model, **folder_settings}
@@ -50,7 +67,7 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
             if wanted.get(key) not in (None, value):
                 raise contradiction(key, wanted[key], value, config["init_from"], "model")
         settings = folder_settings
-        unset = {key: stated[key] for key, value in model.items() if value is None and key in stated}
+        unset = {key: folder_model[key] for key, value in model.items() if value is None and key in folder_model}
         model = {**model, **unset, **sizes}
         data = _with_prefixes(config, prefixes)
         decoding["max_length"] = min(decoding["max_length"], sizes.get("max_positions") or decoding["max_length"])
@@ -130,3 +147,16 @@ def _with_prefixes(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> di
     if any(data.get(key) for key in ("source_prefix", "target_prefix")) or data.get("source") == DATES:
         return data
     return {**data, **prefixes}
+
+
+def make_model(model: TransformerKeys | RecurrentKeys, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:
+    """Makes the model for vocabularies of these sizes. Raises UserError if one is larger than the model's."""
+    source = model.source_vocab_size or sizes[0]
+    target = model.target_vocab_size or sizes[1]
+    for name, room, size in zip(("source_vocab_size", "target_vocab_size"), (source, target), sizes, strict=True):
+        expected = f"at least {size}, the size of the vocabulary"
+        model.check(room >= size, name, expected, fix="omit it, or use another vocabulary")
+    sized = dataclasses.replace(model, source_vocab_size=source, target_vocab_size=target)
+    if isinstance(sized, RecurrentKeys):
+        return RecurrentSeq2Seq(part(RecurrentConfig, sized))
+    return EncoderDecoder(part(EncoderDecoderConfig, sized))

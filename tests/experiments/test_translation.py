@@ -478,6 +478,9 @@ def test_a_folder_without_generation_config_states_its_settings_in_config(tmp_pa
 
 def test_a_task_of_a_published_folder_sets_decoding_and_the_source_prefix(tmp_path, caplog):
     """Values of the command line have precedence."""
+    config = test_marian.make_config()
+    encoder_decoders.save(tmp_path, test_marian.random_params(config), config, test_marian.SPECIAL, {})
+    (tmp_path / "generation_config.json").unlink()
     test_marian.write_config(tmp_path, task_specific_params={"formal": {"num_beams": 7, "prefix": "please: "}})
     values = {"init_from": str(tmp_path), "data.source": "", "data.seq_len": 8, "decoding.max_length": 9}
 
