@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.decoding import bad_words
-from bertjax.decoding.config import DecodingConfig, check_first_id, check_special_ids, forced_first_ids
+from bertjax.decoding.config import DecodingConfig, check_first_id, check_special_ids
 from bertjax.decoding.hypotheses import Hypotheses, Start, Step, run
 from bertjax.decoding.length_penalties import length_penalty
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, repeats_words, with_start
@@ -29,7 +29,6 @@ class _Rules(NamedTuple):
     unk_id: int | None  # None if the unknown token is allowed
     continues: Array | None  # [V] bool
     start_ids: Array  # [B] int32
-    first_ids: Array | None  # [B] int32; None for the model's choice
 
 
 class _Running(NamedTuple):
@@ -76,7 +75,6 @@ def beam_search(
     pad_id: int,
     unk_id: int | None = None,
     continues: Bool[Array, " V"] | None,
-    first_ids: Int[Array, " B"] | None = None,
 ) -> Hypotheses:
     """Returns the `n_best` hypotheses of each row, best first. A pure function; call it inside `jax.jit`.
 
@@ -97,7 +95,6 @@ def beam_search(
       unk_id: the unknown token, which `forbid_unk` excludes; None if the vocabulary has none.
       continues: for each id, whether it continues the previous word. If given, `block_ngrams` counts words as PreSumm
         does: a beam whose last n words occurred before is dropped, unless this is true of all beams of its row.
-      first_ids: the first token of each row's hypotheses, instead of `first_id` of the settings; not padding.
     Raises:
       UserError: if the end token or `first_id` is the padding, or `first_id` is not in the vocabulary.
     """
@@ -105,8 +102,7 @@ def beam_search(
     max_lengths = jnp.minimum(max_lengths, config.max_length)
     forbidden = unk_id if config.forbid_unk else None
     start_ids = start_ids.astype(jnp.int32)
-    first_ids = forced_first_ids(config, first_ids, len(start_ids))
-    rules = _Rules(config, min_lengths, max_lengths, eos_id, pad_id, forbidden, continues, start_ids, first_ids)
+    rules = _Rules(config, min_lengths, max_lengths, eos_id, pad_id, forbidden, continues, start_ids)
 
     def advance(state: _State) -> _State:
         logits, cache = step(state.running.tokens, state.cache, state.beams)
@@ -178,9 +174,9 @@ def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]
     log_probabilities = jnp.where(is_banned, -jnp.inf, log_probabilities)
     # A forced token is the only continuation of a beam. As in transformers, the end token precedes the first token.
     forced = jnp.where(jnp.arange(tokens.shape[-1]) == 0, so_far[..., None], -jnp.inf)
-    if rules.first_ids is not None:
+    if config.first_id is not None:
         log_probabilities = jnp.where(index == 0, forced, log_probabilities)
-        tokens = jnp.where(index == 0, rules.first_ids[:, None, None], tokens)
+        tokens = jnp.where(index == 0, config.first_id, tokens)
     if config.force_eos:
         is_last = (index + 1 >= rules.max_lengths)[:, None, None]
         log_probabilities = jnp.where(is_last, forced, log_probabilities)

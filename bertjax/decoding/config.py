@@ -108,15 +108,6 @@ def length_limits(
     return jnp.minimum(least, most - 1), most
 
 
-def forced_first_ids(
-    config: DecodingConfig, first_ids: Int[Array, " B"] | None, num_rows: int
-) -> Int[Array, " B"] | None:
-    """Returns the first token of each row's hypotheses: `first_ids`, or `first_id` of the config; None for neither."""
-    if first_ids is None and config.first_id is not None:
-        return jnp.full(num_rows, config.first_id, jnp.int32)
-    return first_ids
-
-
 def check_first_id(config: DecodingConfig, pad_id: int, vocab_size: int) -> None:
     """Raises UserError if `first_id` is the padding, which hypotheses never contain, or not in the vocabulary."""
     first_id = config.first_id

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from bertjax.decoding import bad_words
-from bertjax.decoding.config import DecodingConfig, check_first_id, check_special_ids, forced_first_ids
+from bertjax.decoding.config import DecodingConfig, check_first_id, check_special_ids
 from bertjax.decoding.hypotheses import Hypotheses, Start, Step, run
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, with_start
 from bertjax.decoding.top_k import top_k
@@ -41,7 +41,6 @@ def sample(
     eos_id: int,
     pad_id: int,
     unk_id: int | None = None,
-    first_ids: Int[Array, " B"] | None = None,
 ) -> Hypotheses:
     """Returns `n_best` independent samples of each row. A pure function; call it inside `jax.jit`.
 
@@ -51,14 +50,12 @@ def sample(
     Args:
       keys: one key per row, so that the samples of a row do not depend on other rows.
       config: the settings.
-      step, start, start_ids, min_lengths, max_lengths, eos_id, pad_id, unk_id, first_ids: as for `beam_search`, with
-        K = `n_best`.
+      step, start, start_ids, min_lengths, max_lengths, eos_id, pad_id, unk_id: as for `beam_search`, with K = `n_best`.
     Raises:
       UserError: as `beam_search`.
     """
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
-    first_ids = forced_first_ids(config, first_ids, len(start_ids))
     banned = (pad_id, unk_id) if config.forbid_unk and unk_id is not None else (pad_id,)
     # Samples are never reordered, so each sample is its own parent.
     parents = jnp.broadcast_to(jnp.arange(config.n_best, dtype=jnp.int32), (len(start_ids), config.n_best))
@@ -75,9 +72,9 @@ def sample(
         # Log-probabilities are those of the model, so they come from the logits before masking.
         token_logits = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
         log_probabilities = token_logits - jax.nn.logsumexp(logits, axis=-1)
-        if first_ids is not None:
+        if config.first_id is not None:
             is_first = state.place == 0
-            tokens = jnp.where(is_first, first_ids[:, None], tokens)
+            tokens = jnp.where(is_first, config.first_id, tokens)
             log_probabilities = jnp.where(is_first, 0, log_probabilities)
         drawn = _record(state, tokens, log_probabilities, pad_id)
         runs = state.runs

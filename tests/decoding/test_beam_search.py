@@ -146,14 +146,9 @@ def test_the_loop_stops_when_every_row_is_done():
     assert int(ours.lengths[0, 0]) == 4
 
 
-def test_rows_have_their_own_first_tokens():
-    tables, limits = make_tables(8, 3, 9), ([0] * 3, [8] * 3)
-    ours = search(tables, *limits, config(max_length=8, first_id=7), first_ids=np.array([4, EOS, 5]))
-    for row, first in enumerate((4, EOS, 5)):
-        one = slice(row, row + 1)
-        alone = search(tables[one], *(limit[one] for limit in limits), config(max_length=8, first_id=first))
-        assert_same(found(ours, row), found(alone, 0))
-    assert found(ours, 1) == [((EOS,), 0.0)]
+def test_a_forced_end_is_the_whole_hypothesis():
+    ours = search(make_tables(8, 1, 9), [0], [8], config(max_length=8, first_id=EOS))
+    assert found(ours, 0) == [((EOS,), 0.0)]
 
 
 def test_the_first_token_must_be_in_the_vocabulary():

@@ -19,7 +19,7 @@ def config(**changes):
 
 
 @functools.partial(jax.jit, static_argnames="settings")
-def draw(tables, seeds, minima, maxima, settings, first_ids):
+def draw(tables, seeds, minima, maxima, settings):
     states = jnp.zeros((len(tables), settings.n_best), jnp.int32)
     return sample(
         toys.reordered_step,
@@ -32,13 +32,12 @@ def draw(tables, seeds, minima, maxima, settings, first_ids):
         eos_id=EOS,
         pad_id=PAD,
         unk_id=UNK,
-        first_ids=first_ids,
     )
 
 
-def run(tables, seeds, minima, maxima, settings, first_ids=None):
+def run(tables, seeds, minima, maxima, settings):
     limits = map(np.asarray, (seeds, minima, maxima))
-    return jax.tree.map(np.asarray, draw(tables, *limits, settings, first_ids))
+    return jax.tree.map(np.asarray, draw(tables, *limits, settings))
 
 
 def expected_probabilities(logits, settings, banned):
@@ -96,13 +95,12 @@ def test_temperature_0_is_greedy():
 
 
 def test_the_first_token_is_given():
-    """Its log-probability is 0. First tokens of rows replace that of the settings."""
+    """Its log-probability is 0."""
     tables, limits = make_tables(5, 2, 9), ([2, 0], [6, 6])
-    settings = config(first_id=4, bad_words=((4,),))
-    drawn = run(tables, [0, 1], *limits, settings, np.array([5, EOS]))
-    assert (drawn.ids[0, :, 0] == 5).all() and (drawn.ids[1, :, :2] == [EOS, PAD]).all()
-    assert (drawn.scores[1] == 0).all() and len(set(drawn.scores[0].tolist())) > 1
-    assert (run(tables, [0, 1], *limits, settings).ids[:, :, 0] == 4).all()
+    drawn = run(tables, [0, 1], *limits, config(first_id=4, bad_words=((4,),)))
+    assert (drawn.ids[:, :, 0] == 4).all() and len(set(drawn.scores[0].tolist())) > 1
+    ended = run(tables, [0, 1], *limits, config(first_id=EOS))
+    assert (ended.ids[:, :, :2] == [EOS, PAD]).all() and not ended.scores.any()
 
 
 def test_samples_of_a_row_do_not_depend_on_its_batch():

@@ -78,7 +78,7 @@ def lineage_cache(tables, settings, length):
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "by_lineage"))
-def _search(tables, minima, maxima, settings, continues, by_lineage, first_ids):
+def _search(tables, minima, maxima, settings, continues, by_lineage):
     step, make_cache = (lineage_step, lineage_cache) if by_lineage else (reordered_step, reordered_cache)
     return beam_search(
         step,
@@ -91,14 +91,13 @@ def _search(tables, minima, maxima, settings, continues, by_lineage, first_ids):
         pad_id=PAD,
         unk_id=UNK,
         continues=continues,
-        first_ids=first_ids,
     )
 
 
-def search(tables, minima, maxima, settings, continues=None, by_lineage=False, first_ids=None):
+def search(tables, minima, maxima, settings, continues=None, by_lineage=False):
     """The hypotheses of a beam search, as NumPy arrays. Compiled once for each combination of settings and shapes."""
     limits = (np.asarray(limit, np.int32) for limit in (minima, maxima))
-    return jax.tree.map(np.asarray, _search(tables, *limits, settings, continues, by_lineage, first_ids))
+    return jax.tree.map(np.asarray, _search(tables, *limits, settings, continues, by_lineage))
 
 
 def found(hypotheses, row):
