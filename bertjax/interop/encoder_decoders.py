@@ -135,13 +135,13 @@ def open_tokenizers(folder: Path, raw: Mapping[str, Any]) -> tuple[Tokenizer, To
       UserError: if they cannot be opened, have more tokens than the model, or other special ids.
     """
     kind = family_of(raw, folder).name
+    values = _sizes(raw, folder)
     sides: tuple[Tokenizer, Tokenizer]
     if kind == "marian":
         sides = marian_tokenizers.read_tokenizers(folder)
     else:
-        joint = seq2seq_tokenizers.read_tokenizer(folder, kind)
+        joint = seq2seq_tokenizers.read_tokenizer(folder, kind, values["target_vocab_size"])
         sides = (joint, joint)
-    values = _sizes(raw, folder)
     special = read_special_ids(raw, folder)
     sizes = (values["source_vocab_size"], values["target_vocab_size"])
     for name, side, size in zip(("source", "target"), sides, sizes, strict=True):

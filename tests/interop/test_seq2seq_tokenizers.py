@@ -194,3 +194,18 @@ def test_unusable_folders_are_errors(kind, files, message, tmp_path):
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=message):
         read_tokenizer(tmp_path, kind)
+
+
+def test_a_mask_token_without_embedding_is_text(tmp_path):
+    """As in bart-large-cnn and distilbart-cnn, whose models have one embedding less than their tokenizers."""
+    write(tmp_path, "bart")
+    ids = json.loads((tmp_path / "vocab.json").read_text())
+    del ids["<mask>"]
+    ordered = [*sorted(ids, key=ids.__getitem__), "<mask>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(ordered)}))
+    size = len(ids)
+    assert read_tokenizer(tmp_path, "bart", size + 1).encode("<mask>") == [size]
+    ours = read_tokenizer(tmp_path, "bart", size)
+    assert ours.vocab_size == size
+    assert ours.decode(ours.encode("a <mask>")) == "a <mask>"
+    assert read_tokenizer(tmp_path, "bart", size - 1).vocab_size == size + 1, "no other token is left out"
