@@ -57,7 +57,7 @@ TOKENIZER_CONFIG = FileKeys(
         ),
         "the post_processor of tokenizer.json decides": ("add_bos_token", "add_eos_token"),
         "names of special tokens in a text are ordinary text": ("split_special_tokens",),
-        "a text starts with the code of its language": ("src_lang", "tgt_lang"),
+        "a text starts with the code of its language": ("src_lang", "tgt_lang", "language_codes"),
         "no task has a chat": ("chat_template", "response_template", "response_schema", "chat_control_tokens"),
     },
 )
