@@ -362,9 +362,7 @@ class Task(Seq2SeqTask):
 
     def _translation(self, outputs: Sequence[Output], rank: int) -> tuple[str, float]:
         """The text and the score of a rank. For a text in several rows, joins the texts and adds the scores."""
-        of_parts = [output["ids"][rank, : output["lengths"][rank]] for output in outputs]
-        # A forced first token, such as the code of a language, is no part of the text.
-        parts = [self._codec.translation(ids[int(ids[:1].tolist() == [self._decoding.first_id]) :]) for ids in of_parts]
+        parts = [self._codec.translation(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
         return join_parts(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:

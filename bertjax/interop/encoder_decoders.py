@@ -36,6 +36,11 @@ from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.progress import log_once
 
 _SEQ_LEN = "bertjax_seq_len"
+# Ends of the names of classes that have no decoder of texts, or another output.
+_OTHER_CLASSES = (
+    *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForCausalLM"),
+    "EncoderModel",
+)
 _LENGTH_OF_T5 = 512  # tokens of its rows in pretraining
 
 
@@ -73,10 +78,13 @@ def read_config(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
       raw: the content of config.json.
       folder: the folder.
     Raises:
-      UserError: if a key is missing, the model is not supported, or a table is missing.
+      UserError: if a key is missing, the model is not supported or of another class, or a table is missing.
     """
     values = _sizes(raw, folder)
     family = family_of(raw, folder)
+    classes = raw.get("architectures")
+    if isinstance(classes, list) and classes and str(classes[0]).endswith(_OTHER_CLASSES):
+        refuse(f"{folder / CONFIG_FILE}: architectures", classes[0], family.architecture)
     tables = huggingface.read_tensors(folder, _tables(family))
     based = seq2seq_tensors.based(tables, family.names)
     is_tied = raw.get("tie_word_embeddings") is not False
@@ -135,13 +143,13 @@ def open_tokenizers(folder: Path, raw: Mapping[str, Any]) -> tuple[Tokenizer, To
       UserError: if they cannot be opened, have more tokens than the model, or other special ids.
     """
     kind = family_of(raw, folder).name
+    values = _sizes(raw, folder)
     sides: tuple[Tokenizer, Tokenizer]
     if kind == "marian":
         sides = marian_tokenizers.read_tokenizers(folder)
     else:
-        joint = seq2seq_tokenizers.read_tokenizer(folder, kind)
+        joint = seq2seq_tokenizers.read_tokenizer(folder, kind, values["target_vocab_size"])
         sides = (joint, joint)
-    values = _sizes(raw, folder)
     special = read_special_ids(raw, folder)
     sizes = (values["source_vocab_size"], values["target_vocab_size"])
     for name, side, size in zip(("source", "target"), sides, sizes, strict=True):

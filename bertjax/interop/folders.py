@@ -110,7 +110,11 @@ class Transformers(Published):
 
 
 def open_weights(path: Path) -> Published | None:
-    """Opens a folder of transformers; returns None for another path."""
+    """Opens a folder of transformers; returns None for another path.
+
+    Raises:
+      UserError: for an encoder-decoder of another family.
+    """
     file = huggingface.model_folder(path) / huggingface.CONFIG_FILE
     if not file.exists() and not (path / "modules.json").exists():
         return None
@@ -119,4 +123,7 @@ def open_weights(path: Path) -> Published | None:
         log_once(f"{path} has keys that bertjax does not know and ignores: {keys}", logging.WARNING)
     if config.get("model_type") in families.SEQ2SEQ:
         return encoder_decoders.Folder(path, config)
-    return Transformers(path, config)
+    weights = Transformers(path, config)
+    if config.get("is_encoder_decoder") is True:
+        _ = weights.fields  # names the supported families before anything else of another one is read
+    return weights

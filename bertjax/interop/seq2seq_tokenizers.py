@@ -2,10 +2,14 @@
 
 Ids equal those of transformers 5, except that the names of the padding, unknown, start and end tokens in a text are
 ordinary text, which a Unigram model can still split into the piece of that name. Mask tokens, sentinels and codes of
-languages in a text are tokens. A code includes all spaces after it.
+languages in a text are tokens. A code includes all spaces after it. As in pipelines of transformers, generated texts
+are without special tokens.
 """
 
+import json
 from pathlib import Path
+
+from tokenizers import Tokenizer as Library
 
 from bertjax.data.text import conversion, vocabularies
 from bertjax.data.text.library_tokenizers import LibraryTokenizer, open_library, state, without
@@ -23,10 +27,11 @@ _CLASSES = {
     "t5": ("T5Tokenizer",),
 }
 _NAMES = {"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}  # the usual names of special tokens
+_MASK = "<mask>"  # the usual mask token of BART
 _START = "<s>"  # the usual start token of BART and mBART; other decoders start with padding
 
 
-def read_tokenizer(folder: Path, kind: str) -> LibraryTokenizer:
+def read_tokenizer(folder: Path, kind: str, model_size: int | None = None) -> LibraryTokenizer:
     """Returns the tokenizer of an encoder-decoder.
 
     The template is `<s> A </s>` for BART and `A </s>` for the others. A text of mBART-50 starts with the code of its
@@ -36,6 +41,8 @@ def read_tokenizer(folder: Path, kind: str) -> LibraryTokenizer:
       folder: a folder of transformers, with a tokenizer.json, or with a SentencePiece model or vocab.json and
         merges.txt.
       kind: the model_type: "bart", "mbart", "mt5", "pegasus" or "t5".
+      model_size: the number of embeddings of the model. BART for summaries, such as bart-large-cnn, has none for the
+        mask token, which is then ordinary text.
     Raises:
       UserError: if the folder has no such files, a file is damaged, a special token is missing, or the class of the
         tokenizer is not one of the model or states unsupported settings.
@@ -47,6 +54,9 @@ def read_tokenizer(folder: Path, kind: str) -> LibraryTokenizer:
     where = str(folder)
     library = open_library(conversion.read_generator(folder, _class_name(folder, kind)), where)
     names_in_files = vocabularies.read_special_names(folder)
+    mask = names_in_files.get("mask", _MASK)
+    if kind == "bart" and library.token_to_id(mask) == model_size:
+        library = _without_token(library, mask)
     names = _NAMES | {role: names_in_files[role] for role in _NAMES if role in names_in_files}
     if kind in ("bart", "mbart"):
         names["bos"] = names_in_files.get("bos", names_in_files.get("cls", _START))
@@ -59,7 +69,17 @@ def read_tokenizer(folder: Path, kind: str) -> LibraryTokenizer:
         size = library.get_vocab_size(with_added_tokens=True)
         template = read_template(state(library.post_processor), size, where) or template
     library.post_processor = template.processor(library.id_to_token)
-    return LibraryTokenizer.from_json(library.to_str(), where, names)
+    special = (token.content for token in library.get_added_tokens_decoder().values() if token.special)
+    silent = sorted({names["unk"], *special} - {names[role] for role in names if role != "unk"})
+    return LibraryTokenizer.from_json(library.to_str(), where, names, silent)
+
+
+def _without_token(library: Library, name: str) -> Library:
+    # The library cannot remove a token.
+    values = json.loads(library.to_str())
+    values["added_tokens"] = [token for token in values["added_tokens"] if token["content"] != name]
+    values["model"]["vocab"].pop(name, None)
+    return Library.from_str(json.dumps(values))
 
 
 def _class_name(folder: Path, kind: str) -> str:

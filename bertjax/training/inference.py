@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -379,7 +380,7 @@ class Inference:
         """Returns a function that yields the first `count` of examples with the outputs of their rows."""
         return lambda examples: self._predictor(self.params, itertools.islice(examples, count))
 
-    def export(self, folder: Path) -> None:
+    def export(self, folder: str | os.PathLike[str]) -> None:
         """Exports the model to a folder. Parameters that are split over processes are gathered first.
 
         Raises:
@@ -391,4 +392,4 @@ class Inference:
             got = "a task that only predicts"
             expected = "a task that writes a folder for other libraries"
             raise UserError("export", got=got, expected=expected, fix="load the folder with another experiment")
-        distributed.on_first_process(lambda: export(params, folder))
+        distributed.on_first_process(lambda: export(params, Path(folder)))

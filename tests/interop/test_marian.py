@@ -168,12 +168,22 @@ def test_special_ids(tmp_path):
         ({"normalize_before": True}, "normalize_before: got True; expected False"),
         ({"decoder_attention_heads": 4}, "decoder_attention_heads: got 4; expected 2, as in encoder_attention_heads"),
         ({"remove": ("d_model",)}, "d_model: got no value; expected a value of type int"),
+        (
+            {"architectures": ["MarianForCausalLM"]},
+            "architectures: got MarianForCausalLM; expected MarianMTModel. Fix: use a model",
+        ),
         ({"scale_embedding": 1}, "scale_embedding: got 1; expected a value of type bool"),
     ],
 )
 def test_other_models_are_refused(tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
         read_config(write_config(tmp_path, **changes))
+
+
+def test_another_family_is_named_before_its_vocabulary_is_read(tmp_path):
+    write_config(tmp_path, model_type="umt5")
+    with pytest.raises(UserError, match=r"config.json: model_type: got umt5; expected .*, t5"):
+        open_weights(tmp_path)
 
 
 @pytest.mark.parametrize(("share", "tie"), LAYOUTS)

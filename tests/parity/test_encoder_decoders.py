@@ -250,9 +250,8 @@ def write_folder(folder, transformers, kind):
             parameter *= 1.0 if "embed_positions" in path else 1.5
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    special = {pad, *(i for i, token in tokenizer.added_tokens_decoder.items() if token.special and i != end)}
     settings = {"num_beams": 3, "max_length": 12, "min_length": 5, "no_repeat_ngram_size": 2, "length_penalty": 2.0}
-    settings |= {"early_stopping": True, "bad_words_ids": [[i] for i in sorted(special)]}
+    settings |= {"early_stopping": True, "bad_words_ids": [[pad]]}
     if family in ("bart", "mbart"):
         settings["forced_bos_token_id"] = tokenizer.convert_tokens_to_ids("<s>" if family == "bart" else "ko_KR")
     path = folder / "generation_config.json"

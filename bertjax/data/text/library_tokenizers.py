@@ -14,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.files import write_files
 
 FILE = "tokenizer.json"
+SILENT = "bertjax_silent_tokens"  # a key of tokenizer_config.json
 SPACE = "\u2581"  # SentencePiece's symbol
 
 # The names of special tokens in published vocabularies. The first name that exists is used.
@@ -27,8 +28,14 @@ _USUAL: Mapping[str, Sequence[str]] = {"pad": PADS, "unk": _UNKS, "bos": _STARTS
 class LibraryTokenizer(Tokenizer):
     """A tokenizer of the library with a padding and an end token.
 
-    An unknown character is decoded as the name of the unknown token.
+    An unknown character is decoded as the name of the unknown token, unless that is silent.
+
+    Attributes:
+      silent: the names of tokens that are skipped in decoding, besides padding, start and end tokens.
     """
+
+    silent: tuple[str, ...] = ()
+    _silent_ids: frozenset[int] = frozenset()
 
     def __init__(
         self, library: Library, vocab_size: int, special: tuple[int, int | None, int, int], ordinary: Container[str]
@@ -49,7 +56,11 @@ class LibraryTokenizer(Tokenizer):
 
     @classmethod
     def from_json(
-        cls, content: str, where: str = "the vocabulary", names: Mapping[str, str] | None = None
+        cls,
+        content: str,
+        where: str = "the vocabulary",
+        names: Mapping[str, str] | None = None,
+        silent: Sequence[str] = (),
     ) -> "LibraryTokenizer":
         """Opens a tokenizer by the names of its special tokens.
 
@@ -59,6 +70,7 @@ class LibraryTokenizer(Tokenizer):
           names: the names of the special tokens, by "pad", "unk", "bos" and "eos"; padding is the start token if there
             is no "bos". The post_processor of the content is then the template. Default: the usual names, and the
             template of Marian.
+          silent: see the attribute.
         Raises:
           UserError: if it is not a tokenizer.json, has no padding or end token, or its post_processor is no template.
         """
@@ -80,10 +92,12 @@ class LibraryTokenizer(Tokenizer):
         if template and template != tokenizer.template:
             tokenizer.template = template
             tokenizer._library.post_processor = template.processor(library.id_to_token)  # for the fingerprint
+        tokenizer.silent = tuple(name for name in silent if name in ids)
+        tokenizer._silent_ids = frozenset(ids[name] for name in tokenizer.silent)
         return tokenizer
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_json, (self._library.to_str(), special_names(self._library, self))
+        return _from_json, (self._library.to_str(), special_names(self._library, self), self.silent)
 
     @property
     def fingerprint(self) -> str:
@@ -99,10 +113,11 @@ class LibraryTokenizer(Tokenizer):
 
     def save(self, folder: Path) -> None:
         """Writes tokenizer.json and tokenizer_config.json, which `transformers.AutoTokenizer` can also open."""
-        save_library(Library.from_str(self._library.to_str()), self, folder)
+        save_library(Library.from_str(self._library.to_str()), self, folder, self.silent)
 
     def _text(self, ids: list[int]) -> str:
-        return self._library.decode(ids, skip_special_tokens=False)
+        audible = [token for token in ids if token not in self._silent_ids]
+        return self._library.decode(audible, skip_special_tokens=False)
 
 
 def open_library(content: str, where: str) -> Library:
@@ -136,13 +151,14 @@ def with_ordinary(library: Library, ordinary: Container[str]) -> Library:
     return library
 
 
-def save_library(library: Library, tokenizer: Tokenizer, folder: Path) -> None:
+def save_library(library: Library, tokenizer: Tokenizer, folder: Path, silent: Sequence[str] = ()) -> None:
     """Writes tokenizer.json and tokenizer_config.json, with which transformers applies the template.
 
     Args:
       library: the tokenizer of the library.
       tokenizer: the tokenizer whose special tokens and template are written.
       folder: the folder; created if necessary.
+      silent: see `LibraryTokenizer`; a key that transformers ignores.
     """
     library.post_processor = tokenizer.template.processor(library.id_to_token)
     # As here, names of special tokens in a text are ordinary text.
@@ -151,6 +167,7 @@ def save_library(library: Library, tokenizer: Tokenizer, folder: Path) -> None:
         **{f"{role}_token": name for role, name in special_names(library, tokenizer).items()},
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,
+        **({SILENT: list(silent)} if silent else {}),
     }
     config_json = json.dumps(config, indent=2, ensure_ascii=False)
     write_files(folder, {FILE: library.to_str(pretty=True), "tokenizer_config.json": config_json})
@@ -192,6 +209,6 @@ def _steps(normalizer: Mapping[str, Any] | None) -> str:
     return "+".join(dict.fromkeys(names))
 
 
-def _from_json(content: str, names: Mapping[str, str]) -> LibraryTokenizer:
+def _from_json(content: str, names: Mapping[str, str], silent: Sequence[str] = ()) -> LibraryTokenizer:
     """Opens a tokenizer. Beam can pickle a function of a module, but not a method that is checked at run time."""
-    return LibraryTokenizer.from_json(content, names=names)
+    return LibraryTokenizer.from_json(content, names=names, silent=silent)

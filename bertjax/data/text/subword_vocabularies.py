@@ -7,7 +7,7 @@ import itertools
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -17,13 +17,13 @@ from tokenizers import decoders
 from bertjax.config import Constrained, above, always, one_of
 from bertjax.data.parts import Parts
 from bertjax.data.text import bpe_trainer, sentencepiece_models, subwords, word_counts, wordpiece_trainer
-from bertjax.data.text.library_tokenizers import FILE, LibraryTokenizer, save_library
+from bertjax.data.text.library_tokenizers import FILE, SILENT, LibraryTokenizer, save_library
 from bertjax.data.text.normalization import CONTINUATION, Chain
 from bertjax.data.text.sentencepiece_models import SentencePiece
 from bertjax.data.text.subwords import SPECIALS, Splitter
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabularies import read_bytes, read_special_names
+from bertjax.data.text.vocabularies import read_bytes, read_json, read_special_names
 from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.data.text.word_counts import TrainingCounts
 from bertjax.data.text.wordpiece import WordPiece
@@ -104,7 +104,8 @@ def load_side(folder: Path) -> Tokenizer:
         return SentencePiece(_read(model), str(model))
     if (folder / "vocab.txt").exists():
         return _for_translation(WordPiece.load(folder))
-    return _library(folder / FILE, read_special_names(folder))
+    silent = read_json(folder / "tokenizer_config.json").get(SILENT, ())
+    return _library(folder / FILE, read_special_names(folder), silent)
 
 
 def open_vocabulary(path: Path, lowercase: bool) -> Tokenizer:
@@ -134,10 +135,10 @@ def _for_translation(tokenizer: WordPiece) -> Tokenizer:
     return tokenizer.with_template(Template.of_marian(tokenizer.sep_id))
 
 
-def _library(path: Path, names: Mapping[str, str] | None = None) -> LibraryTokenizer:
+def _library(path: Path, names: Mapping[str, str] | None = None, silent: Sequence[str] = ()) -> LibraryTokenizer:
     """Opens a tokenizer.json; see `LibraryTokenizer.from_json`."""
     try:
-        return LibraryTokenizer.from_json(_read(path).decode("utf-8"), str(path), names)
+        return LibraryTokenizer.from_json(_read(path).decode("utf-8"), str(path), names, silent)
     except UnicodeDecodeError as error:
         got = f"a byte that is not UTF-8 ({error.reason})"
         raise UserError(str(path), got=got, expected="a tokenizer.json in UTF-8", fix="copy the file again") from None

@@ -35,7 +35,7 @@ TOKENIZER_CONFIG = FileKeys(
         *("added_tokens_decoder", "tokenizer_class", "model_max_length", "max_len", "truncation_side"),
         *("do_lower_case", "strip_accents", "tokenize_chinese_chars", "max_input_chars_per_word"),
         *("do_basic_tokenize", "word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs"),
-        "morphemes",  # of tokenizers trained here
+        *("morphemes", "bertjax_silent_tokens"),  # of tokenizers trained and written here
         *("add_prefix_space", "keep_accents", "remove_space", "split_by_punct", "legacy", "separate_vocabs"),
         *("extra_ids", "offset", "mask_token_sent"),  # of T5 and PEGASUS
     ),
@@ -57,7 +57,7 @@ TOKENIZER_CONFIG = FileKeys(
         ),
         "the post_processor of tokenizer.json decides": ("add_bos_token", "add_eos_token"),
         "names of special tokens in a text are ordinary text": ("split_special_tokens",),
-        "a text starts with the code of its language": ("src_lang", "tgt_lang"),
+        "a text starts with the code of its language": ("src_lang", "tgt_lang", "language_codes"),
         "no task has a chat": ("chat_template", "response_template", "response_schema", "chat_control_tokens"),
     },
 )
