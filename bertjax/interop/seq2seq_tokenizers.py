@@ -12,7 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as Library
 
 from bertjax.data.text import conversion, vocabularies
-from bertjax.data.text.library_tokenizers import LibraryTokenizer, open_library, state, without
+from bertjax.data.text.library_tokenizers import SILENT, LibraryTokenizer, open_library, state, without
 from bertjax.data.text.templates import Template, read_template
 from bertjax.data.text.tokenizer_keys import TOKENIZER_CONFIG
 from bertjax.errors import UserError
@@ -70,7 +70,9 @@ def read_tokenizer(folder: Path, kind: str, model_size: int | None = None) -> Li
         template = read_template(state(library.post_processor), size, where) or template
     library.post_processor = template.processor(library.id_to_token)
     special = (token.content for token in library.get_added_tokens_decoder().values() if token.special)
-    silent = sorted({names["unk"], *special} - {names[role] for role in names if role != "unk"})
+    silent = sorted(
+        {names["unk"], *special, *config.get(SILENT, ())} - {names[role] for role in names if role != "unk"}
+    )
     return LibraryTokenizer.from_json(library.to_str(), where, names, silent)
 
 
