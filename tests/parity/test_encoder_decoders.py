@@ -181,6 +181,7 @@ def check_loss(model, config, params, batch, labels, start, tolerance=1e-5):
         labels=torch.tensor(np.where(segments, labels, -100)).long(),
     )
     rows = {**batch, "labels": np.where(segments, labels, model.config.pad_token_id)}
+    params, rows = jax.tree.map(jnp.asarray, (params, rows))
     logits = seq2seq.apply(EncoderDecoder(config), params, rows, start, None, return_attention=False).logits
     smoothing = seq2seq.SmoothingConfig(label_smoothing=0.0, smoothing_denominator="V")
     total, _ = seq2seq.loss(logits, rows, smoothing, model.config.pad_token_id)
