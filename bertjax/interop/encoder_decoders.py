@@ -208,6 +208,8 @@ def save(
       UserError: for an option that no family has.
     """
     family = family_for(config)
+    if not (family.is_translator or config.share_embeddings):
+        refuse("config key model.share_embeddings", False, f"True, the only value of {family.label}")
     if (missing := special.pad_id + 1 - config.source_vocab_size) > 0:
         # transformers has a single padding id, that of the target. The source table must contain it.
         table = np.pad(np.asarray(params["source_embeddings"]), ((0, missing), (0, 0)))

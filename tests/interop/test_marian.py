@@ -298,6 +298,16 @@ def test_options_that_marian_lacks_are_not_written(tmp_path, key, value, expecte
     assert not (tmp_path / "new").exists()
 
 
+def test_separate_tables_are_not_written_for_a_family_with_one(tmp_path):
+    """Pre-norm with sinusoids is PEGASUS, in which transformers would tie the output to a table that is missing."""
+    config = make_config(share=False, norm="pre")
+    with pytest.raises(
+        UserError, match=r"model\.share_embeddings: got False; expected True, the only value of PEGASUS"
+    ):
+        encoder_decoders.save(tmp_path / "new", random_params(config), config, SPECIAL, {})
+    assert not (tmp_path / "new").exists()
+
+
 TEXTS = ["A dog runs over the grass.", "Two men sit at a table.", "Ein Hund läuft.", "Zwei Männer sitzen am Tisch."]
 
 

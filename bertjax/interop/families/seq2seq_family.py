@@ -59,7 +59,8 @@ class Seq2SeqFamily:
       write_config: returns the keys of config.json, without architectures and special tokens.
       names: the names of tensors.
       num_unused_positions: rows before the first position in the learned tables of files.
-      is_translator: whether settings of generation exclude the padding, and sources limit the length of targets.
+      is_translator: whether settings of generation exclude the padding, sources limit the length of targets, and the
+        two sides may have separate tables. Other families of transformers have one vocabulary size.
     """
 
     name: str

@@ -64,7 +64,7 @@ def _scales_output(raw: Mapping[str, Any]) -> bool:
 
 
 def write_config(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Returns the keys of config.json, of which `tie_word_embeddings` states whether the output is scaled."""
+    """Returns the keys of config.json. transformers scales the output if `tie_word_embeddings` is true."""
     if config.value_size != config.key_size:
         refuse("config key model.value_size", config.value_size, f"{config.key_size}, the key_size, in T5")
     activation = json_files.activation_name(config.activation)
