@@ -235,7 +235,7 @@ class Task(BertTask[Config]):
         for row, output in zip(example.rows, outputs, strict=True):
             vectors = output["features"]
             parts.append(vectors[None] if vectors.ndim == 1 else vectors[: len(row["unit_starts"])])
-        units, second = example.source.kept
+        units, second = example.source.extra
         pair = {} if second is None else {"second": second}
         return {"units": units, **pair, "features": np.concatenate(parts)}
 

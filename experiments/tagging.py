@@ -278,7 +278,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         that of I, because an entity that begins in the token continues.
         """
         rows = []
-        for output, positions in zip(outputs, example.source.kept, strict=True):
+        for output, positions in zip(outputs, example.source.extra, strict=True):
             logits = output["logits"][positions].astype(np.float64)
             (continued,) = np.nonzero(np.diff(positions, prepend=-1) == 0)
             for columns in self._begin_and_inside if len(continued) else ():
