@@ -91,7 +91,7 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
         )
     missing = [key for key, value in model.items() if value is None and not key.endswith("vocab_size")]
     if missing:
-        raise no_model("model", missing[0], "translation")
+        raise no_model("model", missing[0], config["experiment"])
     if data.get("seq_len", 0) is None:
         default = _SEQ_LEN
         if published and not data.get("source"):
