@@ -73,8 +73,7 @@ class Config(PreparedTextConfig):
             self.data.check(getattr(self.data, key) == value, key, expected)
         is_ordered = self.objective == "infilling" or not self.noise.permute_sentences
         self.noise.check(is_ordered, "permute_sentences", "False with objective=span_corruption")
-        most = self.model.max_positions or self.data.seq_len
-        self.data.check(self.data.seq_len <= most, "seq_len", f"at most model.max_positions={most}")
+        translators.check_positions(self)
         marks = OBJECTIVES[self.objective].marks
         spans = int(self.noise.num_spans(np.array(self.data.seq_len)))
         expected = f"at most {len(marks)} spans of a row, the number of sentinels"

@@ -28,7 +28,6 @@ from bertjax.data.splits import TRAIN, VALID
 from bertjax.data.text import subword_vocabularies, subwords
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.decoding.config import DecodingConfig
-from bertjax.errors import UserError
 from bertjax.files import Fingerprint, completed
 from bertjax.interop.published import Published
 from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
@@ -95,12 +94,7 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
         self.data.rows.check(is_one_length, "target_len", "0 with generated dates")
         is_recurrent = isinstance(self.model, translators.RecurrentKeys)
         self.check(is_recurrent == (self.architecture == "recurrent"), "architecture", "that of the keys of model")
-        for key, tokens in {"decoding.max_length": self.decoding.max_length, "data.seq_len": self.data.seq_len}.items():
-            limit = self.model.max_positions if isinstance(self.model, translators.TransformerKeys) else 0
-            if limit and tokens > limit:
-                expected = f"at most model.max_positions={limit}"
-                fix = "lower it" if self.init_from else "lower it, or raise --config.model.max_positions"
-                raise UserError(f"config key {key}", got=tokens, expected=expected, fix=fix)
+        translators.check_positions(self)
 
     @property
     def text(self) -> TranslationText:

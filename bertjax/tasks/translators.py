@@ -149,6 +149,17 @@ def _with_prefixes(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> di
     return {**data, **prefixes}
 
 
+def check_positions(config: Any) -> None:
+    """Raises UserError if rows or hypotheses have more tokens than the model has positions."""
+    limit = config.model.max_positions if isinstance(config.model, TransformerKeys) else 0
+    lengths = {"decoding.max_length": config.decoding.max_length, "data.seq_len": config.data.seq_len}
+    for key, tokens in lengths.items():
+        if limit and tokens > limit:
+            expected = f"at most model.max_positions={limit}"
+            fix = "lower it" if config.init_from else "lower it, or raise --config.model.max_positions"
+            raise UserError(f"config key {key}", got=tokens, expected=expected, fix=fix)
+
+
 def make_model(model: TransformerKeys | RecurrentKeys, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:
     """Makes the model for vocabularies of these sizes. Raises UserError if one is larger than the model's."""
     source = model.source_vocab_size or sizes[0]
