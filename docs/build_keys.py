@@ -48,13 +48,13 @@ Sources of published values:
 # Names of several configs. A list of configs is written with the largest of these that it contains.
 _GROUPS = {
     "encoders": set(CONFIGS) - {"translation", "denoising"},
-    "encoder-decoders": {"translation", "denoising"},
     "training": set(CONFIGS) - {"features", "minimal_pairs", "retrieval"},
     "fine-tuning": {"classification", "multiple_choice", "question_answering", "tagging"},
     "vectors": {"embeddings", "features", "retrieval"},
     "ranking": {"embeddings", "reranker"},
     "pretraining": {"bert_pretraining", "denoising", "replaced_tokens"},
     "BERT pretraining": {"bert_pretraining", "replaced_tokens"},
+    "encoder-decoders": {"denoising", "translation"},
     "summarization": {"bertsum_abs", "bertsum_ext"},
 }
 # So many keys with the same experiments have a heading.
