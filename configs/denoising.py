@@ -23,8 +23,8 @@ from bertjax.configs import parts, translation
 
 _FORMS = ("bart", "t5")
 # Layers of each side in BART and T5, width, size of the feed-forward layer in BART and T5 1.1.
-_SIZES = {"tiny": (2, 2, 128, 512, 384), "base": (6, 12, 768, 3072, 2048)}
-VARIANTS = (tuple(_SIZES), _FORMS)
+SIZES = {"tiny": (2, 2, 128, 512, 384), "base": (6, 12, 768, 3072, 2048)}
+VARIANTS = (tuple(SIZES), _FORMS)
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -72,7 +72,7 @@ def _model(size: str, form: str) -> ConfigDict:
     from bertjax.tasks.translators import TransformerKeys
 
     is_t5 = form == "t5"
-    bart_layers, t5_layers, hidden, bart_intermediate, t5_intermediate = _SIZES[size]
+    bart_layers, t5_layers, hidden, bart_intermediate, t5_intermediate = SIZES[size]
     model = parts.keys_of(TransformerKeys)
     model.num_layers = model.num_decoder_layers = t5_layers if is_t5 else bart_layers
     model.hidden_size = hidden

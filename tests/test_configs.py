@@ -36,9 +36,9 @@ for name in UNTRAINED:
     del MODULES[name]
 SIZES = {name: tuple(getattr(module, "SIZES", ())) for name, module in MODULES.items()}
 SIZES["translation"] = ("tiny", "base", "big", "rnn")
-SIZES["denoising"] = ("tiny,bart", "base,t5")
 VARIANTS = [(name, size) for name, sizes in SIZES.items() for size in sizes]
 VARIANTS += [("bert_pretraining", variant) for variant in ("tiny,modern", "modernbert_base")]
+VARIANTS += [("denoising", "base,t5")]
 # The values that a config needs in addition to a size.
 NEEDED = {"classification": {"data.labels": ("no", "yes")}, "tagging": {"data.labels": ("O", "B-PER", "I-PER")}}
 
