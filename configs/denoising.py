@@ -102,7 +102,8 @@ def _shorten(config: ConfigDict) -> None:
     config.data.seq_len = 64
     config.data.vocab_size = 4_096
     config.data.valid_fraction = 0.05
-    config.optimizer.learning_rate = 1e-3
+    config.optimizer.name = "muon"
+    config.optimizer.learning_rate = 1e-2
     config.optimizer.warmup_steps = 100
     config.optimizer.schedule = "trapezoidal"
     config.optimizer.decay_fraction = 0.4

@@ -75,7 +75,7 @@ class Config(PreparedTextConfig):
         self.noise.check(is_ordered, "permute_sentences", "False with objective=span_corruption")
         translators.check_positions(self)
         marks = OBJECTIVES[self.objective].marks
-        spans = int(self.noise.num_spans(np.array(self.data.seq_len)))
+        (spans,) = self.noise.num_spans(np.array([self.data.seq_len])).tolist()
         expected = f"at most {len(marks)} spans of a row, the number of sentinels"
         fix = "raise it, or lower --config.data.seq_len"
         self.noise.check(not marks or spans <= len(marks), "mean_span", expected, got=f"{spans} spans", fix=fix)

@@ -76,13 +76,13 @@ def infill(texts: Texts, config: NoiseConfig, masks: Int32[np.ndarray, "1"], dra
     is reached and truncates the last, and replaces overlapping spans by fewer tokens.
     """
     counts = config.num_hidden(texts.lengths)
-    words = draw.words(random.Stream.SPANS, 1 + counts.max(initial=0))
+    words = draw.words(random.Stream.SPANS, 1 + int(counts.max(initial=0)))
     exact = counts / config.mean_span
     spans = np.maximum(np.floor(exact + random.uniform(words[:, 0])), 1).astype(np.int64)
     widths = _sizes(random.below(words[:, 1:], spans[:, None]), counts, spans)
     # The kept tokens and the spans are in random order.
     items = texts.lengths - counts + spans
-    places = _chosen(draw.words(random.Stream.MASKING, items.max(initial=1)), items, spans)
+    places = _chosen(draw.words(random.Stream.MASKING, int(items.max(initial=1))), items, spans)
     is_span = places[_real(items, places.shape[1])]
     all_widths = np.ones(len(is_span), np.int64)
     all_widths[is_span] = widths
@@ -102,9 +102,9 @@ def corrupt_spans(texts: Texts, config: NoiseConfig, sentinels: Int32[np.ndarray
     """
     counts = config.num_hidden(texts.lengths)
     spans = config.num_spans(texts.lengths)
-    hidden = _segments(draw.words(random.Stream.SPANS, counts.max(initial=1)), counts, spans)
+    hidden = _segments(draw.words(random.Stream.SPANS, int(counts.max(initial=1))), counts, spans)
     kept = texts.lengths - counts
-    kept_sizes = _segments(draw.words(random.Stream.MASKING, kept.max(initial=1)), kept, spans)
+    kept_sizes = _segments(draw.words(random.Stream.MASKING, int(kept.max(initial=1))), kept, spans)
     ends = np.cumsum(np.stack([kept_sizes, hidden], axis=1))
     is_hidden = np.repeat(np.arange(len(ends)) % 2 == 1, np.diff(ends, prepend=0))
     starts = ends[::2]  # the first token of each span
@@ -141,12 +141,12 @@ class Objective(NamedTuple):
         return num_special + int(source.max()), num_special + int(target.max())
 
     def tokenizer(self, tokenizer: EncoderTokenizer, *, is_published: bool) -> EncoderTokenizer:
-        """Returns a tokenizer with the sentinels, and with the template of encoder-decoders instead of BERT's.
+        """Returns a tokenizer with the sentinels; unless it is published, also with the template of encoder-decoders.
 
         Raises:
           UserError: if the tokenizer of published weights, which have no rows for sentinels, lacks them.
         """
-        if tokenizer.template == Template.of_bert(tokenizer.cls_id, tokenizer.sep_id):
+        if not is_published:
             tokenizer = tokenizer.with_template(Template.of_marian(tokenizer.sep_id))
         missing = [mark for mark in self.marks if mark not in tokenizer.vocab]
         if missing and is_published:

@@ -59,7 +59,7 @@ def test_source_and_target_have_all_tokens_of_any_length_within_their_widths(nam
         kept = source[~np.isin(source, MARKS[name])].tolist()
         hidden = target[is_hidden].tolist()
         assert len(kept) + len(hidden) == length and {*kept, *hidden} == text
-        assert len(hidden) == NOISE[name].num_hidden(length)
+        assert [len(hidden)] == NOISE[name].num_hidden(np.array([length])).tolist()
 
 
 def test_sentinels_in_order_stand_for_spans_that_do_not_touch():
