@@ -107,6 +107,7 @@ def test_predictions(run, tmp_path):
     done(*command, f"--output={target}", "--format=jsonl")
     record = json.loads(target.read_text())
     assert record["summary"] == [text.removesuffix(" all is well .\n"), "all is well ."] and record["score"] < 0
+    assert record["article"] == ["It rains.", "Today Cleo goes to Oslo."]
 
 
 @pytest.mark.slow
