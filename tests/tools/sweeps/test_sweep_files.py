@@ -13,6 +13,7 @@ from flax import traverse_util
 from bertjax import launch
 from bertjax.config import build
 from bertjax.configs import bert_pretraining
+from bertjax.interop import encoder_decoders
 from bertjax.tools.sweeps import expansion
 from bertjax.tools.sweeps.definition import Sweep
 from tests import tiny
@@ -80,9 +81,12 @@ def file_for(need: str, folder: Path) -> Any:
 
 
 def marian(folder: Path) -> Path:
-    """Makes a folder that `init_from` can describe, without weights."""
-    (folder / "marian").mkdir(exist_ok=True)
-    return Path(test_marian.write_config(folder / "marian", max_position_embeddings=1024))
+    """Makes the folder of a small encoder-decoder with random weights."""
+    config = test_marian.make_config(max_positions=1024)
+    params = test_marian.random_params(config)
+    encoder_decoders.save(folder / "marian", params, config, test_marian.SPECIAL, {})
+    test_marian.write_vocabularies(folder / "marian")
+    return folder / "marian"
 
 
 def tiny_bert(folder: Path, large: bool) -> Path:
