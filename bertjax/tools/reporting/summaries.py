@@ -87,7 +87,7 @@ def written(record: Mapping[str, Any]) -> dict[str, Any]:
     shown = matched(texts, references, record.get("gains", ()), source)
     words = list(itertools.chain.from_iterable(sentence["words"] for sentence in shown["matched"]))
     share = 100 * sum(word["copied"] for word in words) / max(1, len(words))
-    return {**record, "reference": " ".join(references), **shown, "copied": share}
+    return {**record, **shown, "copied": share}
 
 
 def matched(
