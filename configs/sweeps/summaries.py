@@ -32,6 +32,7 @@ _TINY_DECODER = {
     "optimizer.learning_rate": 1e-3,
     "optimizer.warmup_steps": 30,
 }
+_TINY_PAIRS = {**parts.SMALL_TRANSFORMER, **_TINY_DECODER, "optimizer.learning_rate": 3e-3, "data.vocab_size": 4000}
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
@@ -55,7 +56,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
             row("LEAD", extract, of_extract, (40.42, 17.62, 36.67), "lead"),
             row("BertSum", extract, of_extract, (43.25, 20.24, 39.63)),
             row("BertSumAbs", write, {**_TINY_DECODER, "target_len": _TOKENS} if tiny else {}, (41.72, 19.39, 38.76)),
-            row("encoder-decoder", pairs, _TINY_DECODER if tiny else {"init_from": ""}, (44.16, 21.28, 40.90)),
+            row("encoder-decoder", pairs, _TINY_PAIRS if tiny else {"init_from": ""}, (44.16, 21.28, 40.90)),
             row("oracle", extract, of_extract, (52.59, 31.24, 48.87), "oracle"),
         ],
         "base": "LEAD",
