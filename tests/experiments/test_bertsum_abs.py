@@ -138,7 +138,7 @@ def test_evaluation_needs_no_training_articles(tmp_path, monkeypatch):
     monkeypatch.setattr(
         summaries, "baselines", lambda scored, *_: {split: float(len(found)) for split, found in scored.items()}
     )
-    assert data.baselines() == {"valid": 5, "test": 20}
+    assert data.baselines().items() >= {"valid": 5, "test": 20}.items()
 
 
 @pytest.mark.parametrize("dataset", ["cnndm", "xsum"])
