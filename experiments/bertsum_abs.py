@@ -145,7 +145,7 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
         return summary_rows.sentences(output["ids"][rank, : output["lengths"][rank]].tolist(), self._tokenizer)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The sentences and the score of the summary; all `n_best` if more than one; and the reference if known.
+        """The summary and its score, all `n_best` if more than one, the article, and the reference if known.
 
         "complete" is false if the summary was truncated at its maximum length.
         """
@@ -155,16 +155,16 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
             for rank in range(self._decoding.n_best)
         ]
         record = {"id": article.id, **ranked[0], "complete": self.is_complete(outputs[0], 0)}
+        record["article"] = list(article.sentences)
         if len(ranked) > 1:
             record["n_best"] = ranked
         return summaries.with_reference(record, article)
 
     def record_fields(self) -> Sequence[str]:
         several = ("n_best",) if self._decoding.n_best > 1 else ()
-        return ("id", "summary", "score", "complete", *several, *summaries.REFERENCE_FIELDS)
+        return ("id", "summary", "score", "complete", "article", *several, *summaries.REFERENCE_FIELDS)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """Returns the record with the article."""
-        sentences = list(example.source.item.sentences)
+        """Returns the record with the loss of the summary."""
         record = self.record(example, outputs)
-        return {**record, "kind": "summary", "article": sentences, **summaries.scored(record, self._config.rouge)}
+        return {**record, "kind": "summary", **summaries.scored(record, self._config.rouge)}

@@ -25,7 +25,8 @@ from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
 from bertjax.data.splits import TRAIN, VALID
-from bertjax.data.text import subword_vocabularies, subwords
+from bertjax.data.text import form, subword_vocabularies, subwords
+from bertjax.data.text.form import Form, form_of
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.decoding.config import DecodingConfig
 from bertjax.files import Fingerprint, completed
@@ -193,7 +194,18 @@ class Data(PreparedData[Config, Pair]):
         _ = self.valid_batches  # reports bad pairs before a model is trained or loaded
         if warning := scoring.tokenizer_warning(self._config.metrics, (pair.target for pair in self._pairs(VALID))):
             log_once(warning, logging.WARNING)
+        self.warn_of_form(self._forms, self.vocabulary.source)
         return super().complete(config)
+
+    @functools.cached_property
+    def _forms(self) -> Mapping[str, Form]:
+        """The form of the source texts of validation and test, by split; none of dates."""
+        splits = () if self._text.is_dates else (VALID, "test") if self._text.has_test else (VALID,)
+        return {split: form_of(pair.source for pair in self._pairs(split)) for split in splits}
+
+    def baselines(self) -> Mapping[str, float]:
+        """Returns the form of texts to summarize."""
+        return form.metrics(self._forms) if set(self._config.metrics) & set(scoring.ROUGE) else {}
 
     @functools.cached_property
     def rows(self) -> PairRows:
@@ -265,17 +277,21 @@ class Task(TextToTextTask):
         """The metrics of the config, in percent. The target's vocabulary first normalizes the references.
 
         The model cannot generate what its vocabulary cannot represent, such as capitals if text is lowercased. The
-        metrics' signatures state the normalization if it changes a reference.
+        metrics' signatures state the normalization if it changes a reference. The lines of a reference stay, because
+        they are the sentences of a summary.
         """
         vocabulary = self._vocabularies.target
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
         texts_of_pairs = [list(self._codec.gold(example.source.item)) for example, _ in results]
-        references = [list(map(vocabulary.normalized, texts)) for texts in texts_of_pairs]
+        references = [list(map(self._normalized, texts)) for texts in texts_of_pairs]
         normalization = vocabulary.normalization if texts_of_pairs != references else ""
         for name in scoring.SIGNED & set(self._config.metrics):
             signature = scoring.signature(name, references, normalization)
             log_once(f"{name} of {len(results)} translations is {signature}")
         return scoring.score(self._config.metrics, hypotheses, references, self._config.rouge)
+
+    def _normalized(self, reference: str) -> str:
+        return "\n".join(map(self._vocabularies.target.normalized, reference.split("\n")))
 
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Validation texts with translations and references, an attention mask, and positions."""

@@ -80,13 +80,11 @@ _OPTIONAL = {"bleu_ja_mecab": "sacrebleu[ja]", "bleu_ko_mecab": "sacrebleu[ko]",
 
 
 def _corpus_score(name: str, hypotheses: Sequence[str], references: References) -> float:
-    _check_rows(hypotheses, references)
     # sacreBLEU expects the first references of all rows, then the second and so on, with None for missing ones.
     return float(_METRICS[name]().corpus_score(hypotheses, list(itertools.zip_longest(*references))).score)
 
 
 def _exact_match(hypotheses: Sequence[str], references: References) -> float:
-    _check_rows(hypotheses, references)
     return 100.0 * sum(one in row for one, row in zip(hypotheses, references, strict=True)) / len(hypotheses)
 
 
@@ -148,20 +146,26 @@ def score(
       hypotheses: detokenized translations.
       references: the references of each hypothesis, at least one; their number may vary. BLEU uses the n-grams of all
         references, ROUGE combines them by its settings, and the other metrics use the best one.
-      settings: the settings of ROUGE. The sentences of a text are its lines or, if it has only one, found by rules.
+      settings: the settings of ROUGE. The sentences of a text are its lines or, if it has only one, found by rules. For
+        other metrics, a line break is a space.
     Raises:
       UserError: if a name is unknown, if there are no rows, if the numbers of hypotheses and references differ, or if a
         row has no reference.
     """
     for name in metrics:
         _check_name(name, (*SCORES, *ROUGE))
-    values = {name: SCORES[name](hypotheses, references) for name in metrics if name in SCORES}
+    _check_rows(hypotheses, references)
+    one_line = list(map(_one_line, hypotheses)), [list(map(_one_line, texts)) for texts in references]
+    values = {name: SCORES[name](*one_line) for name in metrics if name in SCORES}
     if len(values) < len(metrics):
-        _check_rows(hypotheses, references)
         log_once(f"ROUGE settings: {rouge.signature(settings, max(map(len, references)))}")
         of_references = [list(map(_sentences, texts)) for texts in references]
         values |= rouge.rouge(list(map(_sentences, hypotheses)), of_references, settings, confidence=True)
     return {name: values[name] for name in names(metrics)}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def _sentences(text: str) -> list[str]:

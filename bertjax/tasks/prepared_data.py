@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import functools
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -20,7 +21,10 @@ from bertjax.data.rows.buckets import (
     tokens_per_length,
 )
 from bertjax.data.splits import TRAIN, VALID
+from bertjax.data.text.form import Form, contradiction
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.interop.published import Published
+from bertjax.progress import log_once
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,6 +121,14 @@ class PreparedData(Data, Generic[C, R]):
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Fills in `data.row_lengths`."""
         return {**config, "data": {**config["data"], "row_lengths": self.row_lengths}}
+
+    def warn_of_form(self, forms: Mapping[str, Form], tokenizer: Tokenizer, *, at_spaces: bool = False) -> None:
+        """Logs a warning if the texts of a split do not have the form that the vocabulary needs."""
+        published = self._published
+        is_published = bool(self._config.data.vocab_file or (published and not published.is_run))
+        for split, form in forms.items():
+            if message := contradiction(form, tokenizer, is_published=is_published, at_spaces=at_spaces):
+                log_once(f"{split}: {message}", logging.WARNING)
 
     @functools.cached_property
     def row_lengths(self) -> tuple[int, ...]:

@@ -38,8 +38,8 @@ def with_reference(record: dict[str, Any], article: Article) -> dict[str, Any]:
 def scored(record: Mapping[str, Any], config: RougeConfig) -> dict[str, Any]:
     """Returns the "loss" of the summary in a record and the "gains" of its sentences, or a loss of None.
 
-    The loss is 100 minus ROUGE-L (rougeLsum, in percent). The gain of a sentence is the ROUGE-L of the summary minus
-    that without the sentence. Without a reference the loss is None, and there are no gains.
+    The loss is 100 minus rougeLsum, in percent. The gain of a sentence is the rougeLsum of the summary minus that
+    without the sentence. Without a reference the loss is None, and there are no gains.
     """
     reference = record.get("references") or record.get("reference")
     if not reference:

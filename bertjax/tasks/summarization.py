@@ -21,6 +21,8 @@ from bertjax.data.codecs.summarization.prepared_articles import ArticleCodec
 from bertjax.data.prepared import PreparationConfig
 from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, Padded, Rows, budget_sizes, check_seq_len
 from bertjax.data.rows.stored import Fields
+from bertjax.data.text import form
+from bertjax.data.text.form import Form, form_of
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig, load_named, load_tokenizer
 from bertjax.decoding.selection import SelectionConfig
@@ -153,7 +155,7 @@ class SummarizationData(PreparedData[C, Article]):
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Reads the validation and test articles, so that bad ones raise UserError early."""
-        _ = self.scored
+        self.warn_of_form(self.forms, self.vocabulary, at_spaces=config["data"]["words"] == "spaces")
         return super().complete(config)
 
     @functools.cached_property
@@ -161,6 +163,11 @@ class SummarizationData(PreparedData[C, Article]):
         """The validation and test articles, by split."""
         splits = article_text.splits(self._config.data.articles)[1:]
         return {split: tuple(self.read.held_out(split)) for split in splits}
+
+    @functools.cached_property
+    def forms(self) -> Mapping[str, Form]:
+        """The form of the validation and test articles, by split."""
+        return {split: form_of(map(self.codec.text, articles)) for split, articles in self.scored.items()}
 
     @property
     def summarized(self) -> Mapping[str, Sequence[Article]]:
@@ -179,9 +186,10 @@ class SummarizationData(PreparedData[C, Article]):
         return inputs.encoded(self.codec, self.summarized.get(split, ()))
 
     def baselines(self) -> Mapping[str, float]:
-        """Returns metrics of the first sentences and of the oracle; see `summaries.baselines`."""
+        """Returns metrics of the first sentences and of the oracle, see `summaries.baselines`, and the forms."""
         limited = {split: list(map(self.codec.limited, articles)) for split, articles in self.summarized.items()}
-        return summaries.baselines(limited, self._config.rules, self._config.rouge)
+        scores = summaries.baselines(limited, self._config.rules, self._config.rouge)
+        return {**scores, **form.metrics(self.forms)}
 
 
 class SummarizationTask(BertTask[C], SampledTask):

@@ -84,7 +84,7 @@ class TextToTextTask(Seq2SeqTask):
         return seq2seq.generate(self._model, params, batch, self._decoding, self._ids, self._config.seed)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The text, its translation and score, and all `n_best` if there are more than one.
+        """The text, its translation and score, all `n_best` if more than one, and the reference if its row has one.
 
         "complete" is false if a translation was truncated at its maximum length.
         """
@@ -94,10 +94,14 @@ class TextToTextTask(Seq2SeqTask):
         if self._decoding.n_best > 1:
             translations = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
             record["n_best"] = [{"translation": text, "score": score} for text, score in translations]
+        if (reference := example.source.item.target) and not self._codec.scores_targets:
+            record["reference"] = reference
         return record
 
     def record_fields(self) -> Sequence[str]:
-        return ("source", "translation", "score", "complete", *["n_best"] * (self._decoding.n_best > 1))
+        has_reference = bool(self._codec.files.target_column) and not self._codec.scores_targets
+        more = ["n_best"] * (self._decoding.n_best > 1) + ["reference"] * has_reference
+        return ("source", "translation", "score", "complete", *more)
 
     def line(self, record: Mapping[str, Any]) -> str:
         """The translation in a record or, for a given target, its score."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from bertjax.configs.sweeps import parts
 
-_ROUGE = {"R1": "rouge1", "R2": "rouge2", "RL": "rougeLsum"}
+_ROUGE = {"R1": "rouge1", "R2": "rouge2", "RLsum": "rougeLsum"}
 _TINY = {"num_steps": 100, "evaluate_every": 100, "checkpoint.save_every": 100, "data.seq_len": 256}
 
 

@@ -85,9 +85,10 @@ def row(
     overrides: Mapping[str, Any] = _NONE,
     paper: Mapping[str, float] = _NONE,
     configs: Mapping[str, str] = _NONE,
+    baseline: str = "",
 ) -> dict[str, Any]:
     """Returns a row of the table: its overrides and the published scores."""
-    return {"name": name, "overrides": overrides, "paper": paper, "configs": configs}
+    return {"name": name, "overrides": overrides, "paper": paper, "configs": configs, "baseline": baseline}
 
 
 def metric(

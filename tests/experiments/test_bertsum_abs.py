@@ -107,6 +107,7 @@ def test_predictions(run, tmp_path):
     done(*command, f"--output={target}", "--format=jsonl")
     record = json.loads(target.read_text())
     assert record["summary"] == [text.removesuffix(" all is well .\n"), "all is well ."] and record["score"] < 0
+    assert record["article"] == ["It rains.", "Today Cleo goes to Oslo."]
 
 
 @pytest.mark.slow
@@ -137,7 +138,7 @@ def test_evaluation_needs_no_training_articles(tmp_path, monkeypatch):
     monkeypatch.setattr(
         summaries, "baselines", lambda scored, *_: {split: float(len(found)) for split, found in scored.items()}
     )
-    assert data.baselines() == {"valid": 5, "test": 20}
+    assert data.baselines().items() >= {"valid": 5, "test": 20}.items()
 
 
 @pytest.mark.parametrize("dataset", ["cnndm", "xsum"])

@@ -122,7 +122,8 @@ def test_a_run_learns_and_beats_the_first_sentences(run):
     metrics = lines_of(workdir / "metrics.jsonl")
     baselines, *trained = metrics
     ends = [f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")]
-    assert baselines.keys() == {"step", *(f"valid/{who}_{name}" for who in ("lead", "oracle") for name in ends)}
+    of_baselines = {f"valid/{who}_{name}" for who in ("lead", "oracle") for name in ends}
+    assert baselines.keys() == {"step", *of_baselines, "valid/tokenized_texts", "valid/lowercased_texts"}
     assert all(baselines[f"valid/oracle_{name}"] == 100 for name in FIGURES)
     for name in FIGURES:
         low, middle, high = (baselines[f"valid/lead_{name}{end}"] for end in ("_low", "", "_high"))

@@ -707,7 +707,7 @@ def test_pairs_that_are_all_too_long_are_reported(tmp_path):
 
 
 def test_summaries_are_truncated_and_scored_by_rouge(tmp_path):
-    rows = [{"article": f"{i} " + "A cat sees. " * 20, "summary": f"A cat. Bird {'abcd'[i % 4]}."} for i in range(40)]
+    rows = [{"article": f"{i} " + "A cat sees. " * 20, "summary": f"A cat\nBird {'abcd'[i % 4]}"} for i in range(40)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     values = {**SMALL, **TRANSFORMER, "data.source": str(tmp_path / "a.jsonl"), "data.target_len": 8}
     del values["metrics"]
@@ -728,5 +728,10 @@ def test_summaries_are_truncated_and_scored_by_rouge(tmp_path):
     perfect = scores(gold)
     assert list(perfect) == [name for name in task.score_names() if name in perfect] and "rougeLsum_low" in perfect
     assert perfect["rouge1"] == perfect["rougeLsum"] == 100
-    swapped = scores([" ".join(reversed(text.split(". "))) for text in gold])
-    assert swapped["rougeLsum"] > swapped["rougeL"], "sentences in another order"
+    swapped = scores([" ".join(reversed(text.split("\n"))) for text in gold])
+    assert swapped["rougeLsum"] == 100 > swapped["rougeL"], "the lines of a reference are its sentences"
+    assert data.baselines() == {"valid/tokenized_texts": 0, "valid/lowercased_texts": 0}
+    (example,) = task.examples_in(rows[:1])
+    output = {"ids": np.zeros((1, 1), int), "lengths": np.ones(1, int), "scores": np.zeros(1)}
+    record = task.record(example, [output])
+    assert record["reference"] == rows[0]["summary"] and record.keys() <= {*task.record_fields()}

@@ -257,7 +257,7 @@ def _texts(records: Records) -> Iterator[Table]:
         line(f"{10 * place} to {10 * place + 10}", number(n), share(n, len(scores)), key=place)
         for place, n in enumerate(counts.tolist())
     ]
-    metric = "chrF" if records[0]["kind"] == "translation" else "ROUGE-L"
+    metric = "chrF" if records[0]["kind"] == "translation" else "ROUGE-Lsum"
     yield table((metric, "texts", "share"), rows if len(scores) else [], title=f"{metric} by text")
 
 

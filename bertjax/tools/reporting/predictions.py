@@ -1,4 +1,4 @@
-"""The page of predictions: extractive summaries in their articles, or a table of records."""
+"""The page of predictions: summaries with their articles, or a table of records."""
 
 import itertools
 import json
@@ -15,7 +15,8 @@ _DRAWN = 200  # as in the script, which draws the others on demand
 def write(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the parts of a self-contained HTML document.
 
-    A table has the first 20,000 records, and the page states how many there are.
+    Summaries and translations of long texts have a section each. A table of other records has the first 20,000, and the
+    page states how many there are.
 
     Args:
       records: the records of `--mode=predict`. That of a bad input has "error".
@@ -30,8 +31,8 @@ def write(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if "error" not in record:
             break
     everything = itertools.chain(begin, remaining)
-    if begin and summaries.are_summaries(begin[-1]):
-        yield from summaries.page(everything)
+    if begin and (kind := summaries.kind_of(begin[-1])):
+        yield from summaries.page(everything, kind)
         return
     rows = [_flat(record) for record in itertools.islice(everything, _MOST)]
     count = len(rows) + sum(1 for _ in everything)

@@ -193,9 +193,9 @@ _VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "tags": _tags,
     "answer": _answer,
     "retrieval": dict,
-    "translation": lambda record: {**record, **summaries.matched([record["translation"]], [record["reference"]])},
+    "translation": summaries.written,
     "extract": summaries.view,
-    "summary": lambda record: {**record, **summaries.of_record(record)},
+    "summary": summaries.written,
     "matrix": dict,
 }
 

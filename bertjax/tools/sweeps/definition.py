@@ -43,12 +43,15 @@ class Row:
       configs: config files that replace those of stages, by the names of stages.
       overrides: values for this row, by "STAGE.KEY"; the stage may be a pattern, such as "pretrain*".
       paper: published scores, by the names of metrics.
+      baseline: the baseline of its run whose metrics the row shows, such as "lead" for "test/lead_rouge1" where others
+        show "test/rouge1"; "" for those of the model.
     """
 
     name: str
     configs: Mapping[str, str]
     overrides: Mapping[str, Any]
     paper: Mapping[str, float]
+    baseline: str = ""
 
     @property
     def slug(self) -> str:
@@ -83,6 +86,11 @@ class Metric(Constrained, prefix="metrics"):
         """Whether the lowest value of the column is the best."""
         return (self.direction or titles.direction(self.figure)) in ("min", "lower")
 
+    def figure_of(self, row: Row) -> str:
+        """Returns the metric in `metrics.jsonl` that a row shows."""
+        split, _, name = self.figure.partition("/")
+        return f"{split}/{row.baseline}_{name}" if row.baseline else self.figure
+
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
@@ -109,6 +117,10 @@ class Sweep:
     def stage(self, name: str) -> Stage:
         """Returns the stage with a name."""
         return next(stage for stage in self.stages if stage.name == name)
+
+    def row(self, name: str) -> Row:
+        """Returns the row with a name."""
+        return next(row for row in self.rows if row.name == name)
 
 
 def load(spec: str) -> Sweep:

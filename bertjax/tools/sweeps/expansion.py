@@ -161,7 +161,9 @@ def runs(
         if placed != config:
             arguments.append(f"--config.data.prepared_dir={placed['data']['prepared_dir']}")
         arguments.append(f"--config.seed={seed}")
-        metrics = tuple(metric.figure for metric in sweep.metrics if metric.stage == stage.name)
+        rows = [sweep.row(key.row) for key in keys]
+        of_stage = [metric for metric in sweep.metrics if metric.stage == stage.name]
+        metrics = tuple(dict.fromkeys(metric.figure_of(row) for row in rows for metric in of_stage))
         sweep_runs.append(Run(folder, tuple(arguments), placed, before, tuple(keys), metrics))
     return tuple(sweep_runs)
 

@@ -5,6 +5,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from bertjax.runs.run_folder import load_config
 from bertjax.scoring.paired import Difference, difference
 from bertjax.tools.reporting.runs import Run as Finished
 from bertjax.tools.reporting.runs import read_run
-from bertjax.tools.sweeps.definition import Metric, Sweep
+from bertjax.tools.sweeps.definition import Metric, Row, Sweep
 from bertjax.tools.sweeps.evaluations import Statistics, evaluation, statistics
 from bertjax.tools.sweeps.expansion import Run, run_of
 
@@ -23,6 +24,17 @@ _FORMS: dict[str, Callable[[float], float]] = {
     "percent": lambda value: 100 * value,
     "exponential": lambda value: math.inf if value >= 700 else math.exp(value),  # NaN stays NaN
 }
+
+
+_ENDS = ("", "_low", "_high")
+
+
+class _Score(NamedTuple):
+    value: float
+    interval: tuple[float, float] | None  # over the examples of the run
+
+
+Scores = dict[tuple[str, str], dict[int, _Score]]  # by row and metric, and by seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +47,14 @@ class Cell:
         seeds.
       paper: the published score, or None.
       is_best: whether no row has a better mean.
+      interval: the 95 % interval over examples that the run records, of a score of one seed; else None.
     """
 
     score: Statistics | None
     difference: Difference | None
     paper: float | None
     is_best: bool
+    interval: tuple[float, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,20 +112,20 @@ def collect(sweep: Sweep, runs: Sequence[Run], seeds: Sequence[int], failed: fro
                 read[run.folder] = _read(run.folder)
         except UserError as error:
             problems.append(f"{run.name}: {error}")
-    values: dict[tuple[str, str], dict[int, float]] = {}
+    scores: Scores = {}
     for metric in sweep.metrics:
         of_stage = seeds[:1] if sweep.stage(metric.stage).one_seed else seeds
-        score: dict[Path, float] = {}
-        for run in (run for run in runs if run.folder in read and run.keys[0].stage == metric.stage):
-            try:
-                score[run.folder] = _value(metric, read[run.folder])
-            except UserError as error:
-                problems.append(f"{run.name}: {error}")
         for row in sweep.rows:
-            folders = {seed: run_of(runs, row.name, metric.stage, seed).folder for seed in of_stage}
-            values[row.name, metric.name] = {seed: score[folder] for seed, folder in folders.items() if folder in score}
-    costs = {row.name: _cost(sweep, runs, row.name, seeds, read) for row in sweep.rows}
-    return Results(tuple(_lines(sweep, values, costs)), tuple(problems))
+            of_row = scores.setdefault((row.name, metric.name), {})
+            for seed in of_stage:
+                run = run_of(runs, row.name, metric.stage, seed)
+                try:
+                    if run.folder in read:
+                        of_row[seed] = _score(metric, metric.figure_of(row), read[run.folder])
+                except UserError as error:
+                    problems.append(f"{run.name}: {error}")
+    costs = {row.name: _cost(sweep, runs, row, seeds, read) for row in sweep.rows}
+    return Results(tuple(_lines(sweep, scores, costs)), tuple(dict.fromkeys(problems)))
 
 
 def _read(folder: Path) -> Finished:
@@ -119,17 +133,18 @@ def _read(folder: Path) -> Finished:
     return read_run(folder)
 
 
-def _value(metric: Metric, run: Finished) -> float:
+def _score(metric: Metric, figure: str, run: Finished) -> _Score:
     """Returns a run's score in the form that the table shows."""
-    metrics = _FIGURES[metric.figure.partition("/")[0]](run)
-    if metric.figure not in metrics:
+    metrics = _FIGURES[figure.partition("/")[0]](run)
+    if figure not in metrics:
         raise UserError(
             f"metric {metric.name!r}",
-            got=f"no {metric.figure} in {run.folder / 'metrics.jsonl'}",
+            got=f"no {figure} in {run.folder / 'metrics.jsonl'}",
             expected="one of " + ", ".join(sorted(metrics)) if metrics else "at least one metric of this split",
             fix="correct the sweep's metrics, or resume the run",
         )
-    return _FORMS[metric.form](metrics[metric.figure])
+    value, *ends = (_FORMS[metric.form](metrics[name]) for name in map(figure.__add__, _ENDS) if name in metrics)
+    return _Score(value, (ends[0], ends[1]) if len(ends) == 2 else None)
 
 
 def _tested(run: Finished) -> Mapping[str, float]:
@@ -152,9 +167,8 @@ _FIGURES: dict[str, Callable[[Finished], Mapping[str, float]]] = {
 }
 
 
-def _lines(
-    sweep: Sweep, values: Mapping[tuple[str, str], Mapping[int, float]], costs: Mapping[str, Cost]
-) -> Iterator[Line]:
+def _lines(sweep: Sweep, scores: Scores, costs: Mapping[str, Cost]) -> Iterator[Line]:
+    values = {key: {seed: score.value for seed, score in seeds.items()} for key, seeds in scores.items()}
     metrics = {key: statistics(of_key) for key, of_key in values.items() if of_key}
     best = {metric.name: _best(metric, sweep, metrics) for metric in sweep.metrics}
     for row in sweep.rows:
@@ -163,7 +177,9 @@ def _lines(
             score = metrics.get((row.name, metric.name))
             base = values[sweep.base, metric.name] if row.name != sweep.base else {}
             is_best = score is not None and score.mean == best[metric.name]
-            cells.append(Cell(score, _difference(score, base), row.paper.get(metric.name), is_best))
+            intervals = [one.interval for one in scores[row.name, metric.name].values()]
+            interval = intervals[0] if len(intervals) == 1 else None
+            cells.append(Cell(score, _difference(score, base), row.paper.get(metric.name), is_best, interval))
         seeds = max((len(cell.score.seeds) for cell in cells if cell.score), default=0)
         yield Line(row.name, seeds, tuple(cells), costs[row.name])
 
@@ -182,12 +198,13 @@ def _difference(score: Statistics | None, base: Mapping[int, float]) -> Differen
     return difference(np.array([score.seeds[seed] for seed in both]), np.array([base[seed] for seed in both]))
 
 
-def _cost(sweep: Sweep, runs: Sequence[Run], row: str, seeds: Sequence[int], read: Mapping[Path, Finished]) -> Cost:
+def _cost(sweep: Sweep, runs: Sequence[Run], row: Row, seeds: Sequence[int], read: Mapping[Path, Finished]) -> Cost:
+    """Returns the cost of a row; none of a baseline."""
     minutes = []
     tokens = []
     parameters = None
-    for seed in seeds:
-        folders = [run_of(runs, row, stage.name, seed).folder for stage in sweep.stages]
+    for seed in () if row.baseline else seeds:
+        folders = [run_of(runs, row.name, stage.name, seed).folder for stage in sweep.stages]
         finished = [read[folder] for folder in folders if folder in read]
         if len(finished) < len(folders):
             continue

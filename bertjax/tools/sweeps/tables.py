@@ -89,6 +89,8 @@ def _score(cell: Cell, digits: int) -> _Entry:
     if score is None:
         return _Entry(_MISSING)
     text = f"{score.mean:.{digits}f}" + ("" if score.std is None else f" ± {score.std:.{digits}f}")
+    if cell.interval:
+        text += " [{:.{digits}f}, {:.{digits}f}]".format(*cell.interval, digits=digits)
     return _Entry(text, cell.is_best, score.mean)
 
 
@@ -115,7 +117,10 @@ def _count(number: float | int) -> str:
 
 
 def _notes(sweep: Sweep) -> Iterator[str]:
-    yield "Mean ± sample standard deviation over seeds; the best mean of a column is marked."
+    yield (
+        "Mean ± sample standard deviation over seeds; the best mean of a column is marked. A score of one seed has the "
+        f"{CONFIDENCE} % interval over examples, if the run records one."
+    )
     yield (
         f"vs {sweep.base}: mean difference over the seeds that both rows have, with the {CONFIDENCE} % interval of the "
         "paired t-test; ≈ where it covers 0."

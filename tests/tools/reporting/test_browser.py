@@ -223,7 +223,7 @@ def test_buttons_of_a_chart_appear_on_hover_and_focus(make_run):
 def summary_page(folder):
     path = folder / "summary.html"
     extract = next(sample for sample in whole.SAMPLES if sample["kind"] == "extract")
-    path.write_text("".join(summaries.page([extract, {"error": "a" * 200}])))
+    path.write_text("".join(summaries.page([extract, {"error": "a" * 200}], "extract")))
     return path
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from bertjax.tools.reporting.summaries import page
+from bertjax.tools.reporting.summaries import kind_of, page
 from tests.tools.reporting.pages import Page
 
 EVIL = "<script>alert(\"x\")</script> & 'more'"
@@ -24,7 +24,7 @@ RECORD = {
 
 
 def read(*records):
-    return Page("".join(page(iter(records))))
+    return Page("".join(page(iter(records), "extract")))
 
 
 def test_an_article_with_its_sentences():
@@ -59,7 +59,7 @@ def test_a_reference_is_shown_if_the_article_has_one():
 
 
 def test_what_is_written_is_text_alone():
-    text = "".join(page([{**RECORD, "reference": [EVIL]}]))
+    text = "".join(page([{**RECORD, "reference": [EVIL]}], "extract"))
     assert "<script" not in text and "<b>" not in text and "<a>" not in text
     assert not re.search(r"https?:|src=|url\(|@import|\son\w+=", text)  # no requests, no scripts
     assert '<meta charset="utf-8">' in text
@@ -74,6 +74,34 @@ def test_no_articles_are_a_page_without_any():
 
 
 def test_articles_are_written_as_they_come():
-    parts = page(itertools.chain([RECORD], (pytest.fail("read ahead") for _ in range(1))))
+    parts = page(itertools.chain([RECORD], (pytest.fail("read ahead") for _ in range(1))), "extract")
     assert next(parts).startswith("<!doctype html>")
     assert "<section>" in next(parts)
+
+
+WRITTEN = {"id": "1", "article": ["도시가 새 다리를 열었다.", EVIL], "score": -1.0, "complete": True}
+LONG = {"source": f"A b c, {EVIL} d e" + " f" * 60, "score": -1.0, "complete": True}
+
+
+@pytest.mark.parametrize(
+    ("record", "copied", "share"),
+    [
+        # "새 다리를" is copied in a row; "다리가" and a single "열었다" are not.
+        ({**WRITTEN, "summary": ["새 다리를 봤다.", "다리가 열었다!"]}, ["새", "다리를"], 40),
+        ({**WRITTEN, "summary": []}, [], 0),
+        ({**LONG, "translation": "B C and e, d e."}, ["B", "C", "d", "e."], 67),
+    ],
+)
+def test_copied_words_are_shaded(record, copied, share):
+    kind = kind_of(record)
+    text = "".join(page([{**record, "reference": EVIL if kind == "translation" else [EVIL]}, {"error": "<bad>"}], kind))
+    assert re.findall(r'class="[\w ]*copied">([^<]*)</span>', text)[1:] == copied  # the first is the legend's
+    assert f"<dd>{share} % of the words</dd>" in text
+    assert "<script" not in text and not re.search(r"https?:|src=|url\(|@import|\son\w+=", text)
+    section, error = Page(text).texts["section"]
+    assert section.count(EVIL) == 2 and error.strip() == "<bad>"  # in the source and the reference
+
+
+def test_kinds_of_records_with_a_section():
+    short = {**LONG, "source": "A b c", "translation": "a"}
+    assert [kind_of(record) for record in (RECORD, short, {"label": "a"})] == ["extract", "", ""]

@@ -99,6 +99,20 @@ def test_metrics_of_the_test_split(tmp_path):
     assert found.lines[0].cells[0].score.mean == 28.0
 
 
+def test_rows_of_baselines_and_intervals_of_one_seed(tmp_path):
+    scores = {"test/rouge1": 30.0, "test/rouge1_low": 29.0, "test/rouge1_high": 31.5, "test/lead_rouge1": 28.0}
+    rows = [parts.row("LEAD", baseline="lead"), parts.row("model")]
+    sweep = made.sweep(rows=rows, base="LEAD", metrics=[parts.metric("ROUGE-1", "task", "test/rouge1", digits=1)])
+    runs = expansion.runs(sweep, expansion.recipes(sweep, (), made.load), (0,), 0, tmp_path, {})
+    assert runs[-1].metrics == ("test/lead_rouge1", "test/rouge1"), "both rows share a run"
+    for run in runs:
+        made.write_run(run.folder, scores)
+    found = results.collect(sweep, runs, (0,), frozenset())
+    lead, model = ([entry.text for entry in row] for row in tables.make(sweep, found).rows)
+    assert lead[:4] == ["LEAD", "1", "28.0", "-"] and lead[-3:] == ["-"] * 3
+    assert model[:4] == ["model", "1", "30.0 [29.0, 31.5]", "+2.0"] and model[-3] == "4.0"
+
+
 def test_training_metrics_are_medians_over_log_lines(tmp_path):
     speed = parts.metric("tokens/s", "task", "train/tokens_per_second")
     sweep = made.sweep(metrics=[speed], rows=[parts.row("base")], seeds=(0,))

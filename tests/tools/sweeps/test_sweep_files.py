@@ -13,9 +13,11 @@ from flax import traverse_util
 from bertjax import launch
 from bertjax.config import build
 from bertjax.configs import bert_pretraining
+from bertjax.interop import encoder_decoders
 from bertjax.tools.sweeps import expansion
 from bertjax.tools.sweeps.definition import Sweep
 from tests import tiny
+from tests.interop import test_marian
 
 ROOT = Path(__file__).parents[3]
 NAMES = [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("[a-z]*.py")) if path.stem != "parts"]
@@ -43,7 +45,8 @@ def file_for(need: str, folder: Path) -> Any:
     """Makes a file for a need such as "mnli.data.source", and returns the value."""
     stage, key = need.split("/")[-1].split(".", 1)
     if key == "init_from":
-        return tiny_bert(folder, large="large" in need)
+        is_pairs = need.startswith("encoder-decoder")
+        return marian(folder) if is_pairs else tiny_bert(folder, large="large" in need)
     kind = stage.partition("_")[0].removesuffix("512")
     path = folder / f"{kind}.{key}"
     if kind == "adapt":  # texts of two names
@@ -64,7 +67,7 @@ def file_for(need: str, folder: Path) -> Any:
         return Path(str(tiny.write_sentences(folder)["data.source"]))
     elif kind == "squad":
         return Path(str(tiny.write_questions(folder)["data.source"]))
-    elif kind == "extract":
+    elif kind in ("extract", "summarize"):
         return Path(str(tiny.write_articles(folder)["data.source"]))
     elif kind == "cola":
         path = path.with_suffix(".tsv")
@@ -75,6 +78,15 @@ def file_for(need: str, folder: Path) -> Any:
         rows = [COLUMNS[kind], *((*texts, str(number % 2)) for number in range(8))]
         path.write_text("".join("\t".join(row) + "\n" for row in rows))
     return path
+
+
+def marian(folder: Path) -> Path:
+    """Makes the folder of a small encoder-decoder with random weights."""
+    config = test_marian.make_config(max_positions=1024)
+    params = test_marian.random_params(config)
+    encoder_decoders.save(folder / "marian", params, config, test_marian.SPECIAL, {})
+    test_marian.write_vocabularies(folder / "marian")
+    return folder / "marian"
 
 
 def tiny_bert(folder: Path, large: bool) -> Path:
@@ -100,13 +112,14 @@ def no_fingerprint(monkeypatch):
 
 def needed(spec, folder):
     sweep = sweep_of(spec)
-    needs = [*sweep.needs, *(["large-encoder/extract.init_from"] if spec == "bertsum" else [])]
+    of_rows = {"bertsum": ["large-encoder/extract.init_from"], "summaries": ["encoder-decoder/summarize.init_from"]}
+    needs = [*sweep.needs, *of_rows.get(spec, [])]
     return [f"--set={need}={file_for(need, folder)}" for need in needs]
 
 
 def test_the_files_are_found():
     published = {"bert_pretraining_tasks", "bert_model_size", "bert_masking", "bert_features", "transformer", "seeds"}
-    assert published | {"bertsum"} | UNPUBLISHED == set(NAMES)
+    assert published | {"bertsum", "summaries"} | UNPUBLISHED == set(NAMES)
 
 
 @pytest.mark.parametrize("spec", FILES)

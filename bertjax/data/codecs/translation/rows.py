@@ -15,6 +15,7 @@ from bertjax.config import Constrained, Count, always, at_least, one_of
 from bertjax.data.codecs.codec import Columns, Encoded, ParsedCodec, TrainingCodec, TrainingRows, check_texts, limits_of
 from bertjax.data.codecs.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.data.readers.lines import RowError
+from bertjax.data.readers.tables import Row
 from bertjax.data.rows.stored import Ragged, fields_of
 from bertjax.data.splits import TRAIN, VALID
 from bertjax.data.text.subword_vocabularies import Vocabularies
@@ -38,7 +39,7 @@ _WITHOUT_SPACE = re.compile(
     f"[{_WIDE}].|.[{_WIDE}]|[{_UNSPACED}{_QUOTES}][{_UNSPACED}]|[{_UNSPACED}][{_QUOTES}]", re.DOTALL
 )
 
-Row = dict[str, Int32[np.ndarray, " n"]]
+TokenRow = dict[str, Int32[np.ndarray, " n"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +139,12 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
             check_texts([source, *targets], where, (1,))
         return Pair(source, targets[0] if targets else "", where)
 
+    def parse_row(self, row: Row) -> Pair:
+        """Returns the pair of a row. A row to translate may have the target, with which the record is compared."""
+        pair = super().parse_row(row)
+        target = None if self.scores_targets else row.values.get(self.files.target_column)
+        return pair._replace(target=target.strip()) if isinstance(target, str) else pair
+
     def text(self, example: Pair) -> str:
         return f"{example.source}\t{example.target}"
 
@@ -159,14 +166,14 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
         limits = limits_of(self.config.seq_len, truncated=is_cut, split=sizes > 1)
         return Encoded(fields_of(map(self._truncated, itertools.chain.from_iterable(rows))), sizes, limits)
 
-    def _translated(self, pair: Pair) -> list[Row]:
+    def _translated(self, pair: Pair) -> list[TokenRow]:
         """Returns the row of a source, several if it is too long, or none if it is empty; each has the prefix."""
         if not pair.source:
             return []
         prefix, text = self.files.split_source_prefix(pair.source, pair.where)
         return self._divided(prefix, text, pair.where) if text else []
 
-    def _divided(self, prefix: str, text: str, where: str) -> list[Row]:
+    def _divided(self, prefix: str, text: str, where: str) -> list[TokenRow]:
         (ids,) = self._ids(0, [prefix + text])
         limit = self.config.seq_len
         if len(ids) <= limit or (self.config.on_long_line == "truncate" and not self.refuses_long):
@@ -178,7 +185,7 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
         halves = text[:cut].rstrip(), text[cut:].lstrip()
         return [row for half in halves for row in self._divided(prefix, half, where)]
 
-    def _scored(self, pair: Pair) -> Row:
+    def _scored(self, pair: Pair) -> TokenRow:
         """Returns the row of a source and its target, with their prefixes."""
         where = pair.where
         source = "".join(self.files.split_source_prefix(pair.source, where))
@@ -202,7 +209,7 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
         source, target, where, *references = values  # rows of earlier versions have no references
         return Pair(source, target, where, tuple(*references))
 
-    def rows(self, pairs: Iterable[Pair]) -> Iterator[Row]:
+    def rows(self, pairs: Iterable[Pair]) -> Iterator[TokenRow]:
         """Yields each pair as a row of any length."""
         remaining = iter(pairs)
         while block := list(itertools.islice(remaining, _ENCODED_AT_ONCE)):
@@ -211,11 +218,11 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
             for source, target in zip(sources, targets, strict=True):
                 yield {"input_ids": source, "labels": target}
 
-    def fits(self, row: Row) -> bool:
+    def fits(self, row: TokenRow) -> bool:
         """Returns whether no side of a row has more tokens than its maximum."""
         return all(len(ids) <= limit for ids, limit in zip(row.values(), self.config.lengths, strict=False))
 
-    def _truncated(self, row: Row) -> Row:
+    def _truncated(self, row: TokenRow) -> TokenRow:
         """Returns a row whose sides have at most their maximum numbers of tokens, with their special tokens."""
         result = dict(row)
         for name, vocabulary, limit in zip(
@@ -228,7 +235,7 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
                 result[name] = np.array(ids, np.int32)
         return result
 
-    def fitting(self, pairs: Iterable[Pair], split: str) -> Iterator[Row]:
+    def fitting(self, pairs: Iterable[Pair], split: str) -> Iterator[TokenRow]:
         """Yields the rows of a split's pairs, without those that are too long, or truncated.
 
         Raises:
