@@ -206,6 +206,9 @@ class Checkpoints:
                 manifests.write(folder, _ITEMS)
 
 
+_OF_TRAINING = ("distillation",)  # parameters that only training with a teacher uses
+
+
 def restore_params(workdir: Path, which: str, params: Any) -> Any:
     """Restores the parameters of a run, without its optimizer state.
 
@@ -219,7 +222,12 @@ def restore_params(workdir: Path, which: str, params: Any) -> Any:
     """
 
     def read(checkpointer: ocp.StandardCheckpointer, folder: Path) -> Any:
-        return checkpointer.restore(folder, params)
+        saved = checkpointer.metadata(folder).item_metadata
+        of_training = {name: saved.tree[name] for name in _OF_TRAINING if saved and name in saved.tree}
+        anywhere = jax.tree.leaves(params)[0].sharding
+        extra = jax.tree.map(lambda array: _replicated(array, anywhere), of_training)
+        restored = checkpointer.restore(folder, {**extra, **params})
+        return {name: restored[name] for name in params}
 
     return _read_mean(workdir, which, read)
 
