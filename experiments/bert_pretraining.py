@@ -24,9 +24,9 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import BertForPreTraining
 from bertjax.models.losses import cross_entropy
 from bertjax.tasks import bert, inputs, pretraining, samples
-from bertjax.tasks.distillation import TeacherConfig
 from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective, language_models
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask
+from bertjax.tasks.teachers import TeacherConfig
 from bertjax.tasks.targets import causal_rows_first, is_evaluated, num_tokens, scored, source_of, targets
 
 FREE_AFTER_TRAINING = (*pretraining.FREE_AFTER_TRAINING, "decoding")

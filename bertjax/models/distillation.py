@@ -3,9 +3,15 @@
 Shapes: B rows, S tokens of a row, N heads, D size of a head, R relation heads, W width, C classes.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
+
+from bertjax.models.attention.rotary import rotate
+from bertjax.models.bert import BertConfig
+from bertjax.models.transformer import TransformerLayer
 
 
 def divergence(
@@ -26,8 +32,8 @@ def flag_divergence(
     teacher: Float[Array, "*n C"], student: Float[Array, "*n C"], temperature: float = 1.0
 ) -> Float32[Array, "*n"]:
     """Returns the mean of `divergence` over independent flags, whose probabilities are sigmoids of the logits."""
-    pairs = [jnp.stack([logits, jnp.zeros_like(logits)], axis=-1) for logits in (teacher, student)]
-    return jnp.mean(divergence(*pairs, temperature), axis=-1)
+    expected, actual = (jnp.stack([logits, jnp.zeros_like(logits)], axis=-1) for logits in (teacher, student))
+    return jnp.mean(divergence(expected, actual, temperature), axis=-1)
 
 
 def squared_distance(teacher: Float[Array, "*n W"], student: Float[Array, "*n W"]) -> Float32[Array, "*n"]:
@@ -75,6 +81,42 @@ def relation_divergence(
     is_token = jnp.any(allowed, axis=-1, keepdims=True)
     expected, actual = (jnp.where(is_token, of_model, 0.0) for of_model in logits)
     return jnp.mean(divergence(expected, actual), axis=1)
+
+
+def heads(
+    config: BertConfig, layer: int, params: Any, x: Float[Array, "B S H"]
+) -> tuple[Float[Array, "B S N D"], Float[Array, "B S N D"], Float[Array, "B S N D"]]:
+    """Returns queries, keys and values of a layer, before rotation; keys have their bias.
+
+    Args:
+      config: the encoder.
+      layer: the number of the layer, from 0 on.
+      params: the parameters of all layers.
+      x: the layer's input.
+    """
+    kind = config.kind(layer)
+    row = layer if kind.group is None else kind.group
+    of_layer = jax.tree.map(lambda leaf: leaf[row], params)
+    module = TransformerLayer(config, cross=False, kind=kind)
+    result: tuple[Array, Array, Array] = module.apply({"params": of_layer}, x, method="heads")
+    return result
+
+
+def rotated(
+    config: BertConfig,
+    layer: int,
+    query: Float[Array, "B S N D"],
+    key: Float[Array, "B S N D"],
+    position_ids: Int[Array, "B S"] | None,
+) -> tuple[Float[Array, "B S N D"], Float[Array, "B S N D"]]:
+    """Returns queries and keys as the scores of a layer multiply them."""
+    query = query * config.query_scale
+    base = config.kind(layer).rotary_base
+    if not base:
+        return query, key
+    if position_ids is None:
+        position_ids = jnp.broadcast_to(jnp.arange(query.shape[1]), query.shape[:2])
+    return rotate(query, position_ids, base), rotate(key, position_ids, base)
 
 
 def _unit(vectors: Float[Array, "*n W"]) -> Float32[Array, "*n W"]:

@@ -28,6 +28,7 @@ from bertjax.contract import (
     Evaluation,
     Experiment,
     MiningTask,
+    PredictionTask,
     Record,
     ScoringTask,
     Trainable,
@@ -42,7 +43,7 @@ from bertjax.modes.lost_weights import is_lost, record_of, restored, with_copies
 from bertjax.modes.request import Request, config_of
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import has_checkpoint
-from bertjax.tasks import distillation
+from bertjax.tasks import distillation, teachers
 from bertjax.training import sharding
 from bertjax.training.config import BudgetConfig, EvaluationConfig, InferenceConfig, TrainingConfig
 
@@ -101,6 +102,7 @@ class Resolved(NamedTuple):
 
     def build(self, config: ConfigTree, vocabulary: Vocabulary, settings: type) -> Complete:
         """Builds the task from a complete config; to train with a teacher, the student."""
+        task: PredictionTask
         if settings is TrainingConfig and config.get("teacher"):
             task = distillation.student(self.module, config, vocabulary)
         else:
@@ -234,7 +236,7 @@ def _with_teacher(config: ConfigTree) -> ConfigTree:
     """Fills in what a teacher determines."""
     if not config.get("teacher"):
         return config
-    return distillation.with_teacher(config, open_weights(Path(config["teacher"])))
+    return teachers.with_teacher(config, open_weights(Path(config["teacher"])))
 
 
 def rehearse(request: Request, config: ConfigTree, find: Find) -> ConfigTree:

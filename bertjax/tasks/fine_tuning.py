@@ -33,8 +33,8 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.tasks import bert, completion, inputs
 from bertjax.tasks.bert import BertTask, SampledTask
-from bertjax.tasks.distillation import TeacherConfig
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
+from bertjax.tasks.teachers import TeacherConfig
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.tasks import distillation
+from bertjax.tasks import teachers as teaching
 from bertjax.training import loop
 from tests import tiny
 from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, sizes, tree_of
@@ -149,7 +149,7 @@ def test_padding_is_not_distilled(teachers, tmp_path):
     ],
 )
 def test_layer_numbers(value, count, expected):
-    assert distillation.layer_numbers(value, count, 6, "layers") == expected
+    assert teaching.layer_numbers(value, count, 6, "layers") == expected
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_layer_numbers(value, count, expected):
 )
 def test_wrong_layers(value, count):
     with pytest.raises(UserError, match=r"config key distillation\.layers: got .*expected first, last, uniform, or"):
-        distillation.layer_numbers(value, count, 6, "layers")
+        teaching.layer_numbers(value, count, 6, "layers")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_wrong_layers(value, count):
         ("classification", {"attention": 1.0, "model__num_heads": 2}, "attention: got 4 heads of the teacher and 2"),
         ("classification", {"logits": 1.0, "logits_at": "all"}, "logits_at: got 'all'; expected predicted"),
         ("classification", {"hidden": 1.0, "relation_layer": 3}, "relation_layer: got 3; expected 0, or a layer"),
-        ("embeddings", {"hidden": 1.0}, "hidden.*expected 0: only logits"),
+        ("embeddings", {"hidden": 1.0}, "hidden: got a weight; expected 0: of tasks"),
         ("bert_pretraining", {"hidden": 1.0, "init_layers": "first", "model__hidden_size": 16}, "as in the teacher"),
     ],
 )
@@ -246,4 +246,4 @@ def test_a_run_needs_its_teacher_only_in_training(teachers, tmp_path):
 
 def test_weights_of_terms_are_not_negative():
     with pytest.raises(UserError, match=r"distillation\.logits"):
-        dataclasses.replace(distillation.DistillationConfig(), logits=-1.0)
+        dataclasses.replace(teaching.DistillationConfig(), logits=-1.0)
