@@ -3,7 +3,7 @@
 Shapes: B rows, S tokens of a row, N heads, D size of a head, R relation heads, W width, C classes.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -98,8 +98,7 @@ def heads(
     row = layer if kind.group is None else kind.group
     of_layer = jax.tree.map(lambda leaf: leaf[row], params)
     module = TransformerLayer(config, cross=False, kind=kind)
-    result: tuple[Array, Array, Array] = module.apply({"params": of_layer}, x, method="heads")
-    return result
+    return cast(tuple[Array, Array, Array], module.apply({"params": of_layer}, x, method="heads"))
 
 
 def rotated(

@@ -1,6 +1,7 @@
 """What a student learns from a teacher, and what the teacher's folder determines."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from bertjax.errors import UserError
 from bertjax.interop.published import CHANGEABLE, MODEL_KEYS, Published
 from bertjax.models.bert import HeadConfig
 
+_log = logging.getLogger(__name__)
 OF_LAYERS = ("hidden", "embeddings", "attention", "relations", "cosine")
 _TERMS = ("logits", *OF_LAYERS)
 # Keys that the folder of a teacher of vectors determines, like those of its model.
@@ -107,10 +109,11 @@ class TeacherConfig(Constrained):
     def __post_init__(self) -> None:
         super().__post_init__()
         config = self.distillation
-        got = f"{self.teacher!r} with distillation terms {', '.join(config.terms) or 'of weight 0'}"
-        expected = "a folder and a term of weight above 0, or neither of them"
-        fix = f"set --config.teacher=FOLDER and one of --config.distillation.{{{','.join(_TERMS)}}}"
-        self.check(bool(self.teacher) == bool(config.terms), "teacher", expected, got=got, fix=fix)
+        used = [*config.terms, *(["init_layers"] if config.init_layers else [])]
+        got = f"no folder, with distillation.{{{','.join(used)}}}"
+        self.check(self.teacher or not used, "teacher", "a folder", got=got, fix="set --config.teacher=FOLDER")
+        if self.teacher and not used:
+            _log.warning("the student learns nothing from its teacher: all weights of distillation are 0")
 
 
 def layer_numbers(value: str, count: int, total: int, key: str) -> tuple[int, ...]:

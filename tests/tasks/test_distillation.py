@@ -65,7 +65,8 @@ def student(teachers, name, folder, **distilled):
     changes = {key.replace("__", "."): value for key, value in distilled.items()}
     own = {key: value for key, value in changes.items() if key.startswith("model.")}
     terms = {f"distillation.{key}": value for key, value in changes.items() if not key.startswith("model.")}
-    tree = tree_of(name, "tiny", {**_VALUES, **values, **own, "teacher": str(teacher), **terms})
+    teacher = terms.pop("distillation.teacher", str(teacher))
+    tree = tree_of(name, "tiny", {**_VALUES, **values, **own, "teacher": teacher, **terms})
     ready = tiny.ready(tree, folder)
     published = ready.task.weights if terms.get("distillation.init_layers") else None
     trainer = loop.Trainer(ready.task, ready.settings, jax.devices()[:1], published)
@@ -163,7 +164,7 @@ def test_wrong_layers(value, count):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("classification", {"hidden": 0.0}, "config key teacher: got .* with distillation terms of weight 0"),
+        ("classification", {"teacher": "", "hidden": 1.0}, "config key teacher: got no folder, with distillation"),
         ("classification", {"relations": 1.0, "relation_heads": 3}, "relation_heads: got 3; expected a divisor of 32"),
         ("classification", {"attention": 1.0, "model__num_heads": 2}, "attention: got 4 heads of the teacher and 2"),
         ("classification", {"logits": 1.0, "logits_at": "all"}, "logits_at: got 'all'; expected predicted"),
