@@ -34,8 +34,9 @@ before anything starts. `python launch.py --config=FILE --keys=PATTERN` prints t
 
 An entry has the key, its default without a variant, the constraint on the key alone, and its meaning. A default
 without names of experiments is that of all others; a meaning without names is that of all, or of those in the heading
-above. *Unset*: `init_from`, the size or the data determine the value, unless the meaning says otherwise. *Published*:
-the value in the paper or its code, where the default is another one. Names of several experiments:
+above. An entry without a meaning has that of the entry before it. Numbers of tokens include special tokens. *Unset*:
+`init_from`, the size or the data determine the value, unless the meaning says otherwise. *Published*: the value in the
+paper or its code, where the default is another one. Names of several experiments:
 
 {groups}
 
@@ -49,6 +50,7 @@ Sources of published values:
 _GROUPS = {
     "encoders": set(CONFIGS) - {"translation"},
     "training": set(CONFIGS) - {"features", "minimal_pairs", "retrieval"},
+    "BERT": set(CONFIGS) - {"embeddings", "features", "minimal_pairs", "reranker", "retrieval", "translation"},
     "fine-tuning": {"classification", "multiple_choice", "question_answering", "tagging"},
     "vectors": {"embeddings", "features", "retrieval"},
     "ranking": {"embeddings", "reranker"},
@@ -169,29 +171,35 @@ def _section(by_name: Mapping[str, Mapping[str, Key]]) -> str:
     text = ""
     for configs, names in sorted(groups.items(), key=lambda group: (-len(group[0]), _names(group[0]))):
         text += f"### {_names(configs)}\n\n" if len(configs) < len(CONFIGS) else ""
-        text += "".join(_entry(name, by_name[name], configs) for name in names)
+        before = ""
+        for name in names:
+            head, meaning = _entry(name, by_name[name], configs)
+            text += head + (meaning if meaning != before else "") + "\n\n"
+            before = meaning
     return text
 
 
-def _entry(name: str, of_config: Mapping[str, Key], common: Set[str]) -> str:
-    """Returns the entry of a key: its name and defaults, its meanings, and published values that are not defaults.
+def _entry(name: str, of_config: Mapping[str, Key], common: Set[str]) -> tuple[str, str]:
+    """Returns the entry of a key: its name and defaults; its meanings, and published values that are not defaults.
 
     A meaning of all experiments in `common` is without their names.
     """
-    defaults = {config: _value(key.default) for config, key in of_config.items()}
+    are_names = all(key.default == config for config, key in of_config.items())
+    defaults = {c: "each its own" if are_names else _value(key.default) for c, key in of_config.items()}
     limits = {_limit(key) for key in of_config.values()}
     limit = limits.pop() if len(limits) == 1 else ""
     meanings = {
         c: f"{key.meaning} *{_limit(key)}*" if limits and _limit(key) else key.meaning for c, key in of_config.items()
     }
-    lines = [f'<a id="{name}"></a>**`{name}`**: {_listed(defaults, of_config)}{limit and f"; *{limit}*"}']
+    head = f'<a id="{name}"></a>**`{name}`**: {_listed(defaults, of_config)}{limit and f"; *{limit}*"}'
+    lines = []
     for meaning, configs in _inverse(meanings).items():
         lines.append(meaning if set(configs) == common else f"{_names(configs)}: {meaning}")
     published = {config: _published(config).get(name) for config in of_config}
     others = {c: _value(value) for c, value in published.items() if value not in (None, of_config[c].default)}
     if others:
         lines.append(f"Published: {_listed(others, of_config)}.")
-    return "  \n".join(lines) + "\n\n"
+    return head, "".join(f"  \n{line}" for line in lines)
 
 
 def _limit(key: Key) -> str:

@@ -271,7 +271,7 @@ class Task(PretrainingTask[Config]):
     def _sample_records(self, example: Example, output: Output) -> list[dict[str, Any]]:
         """The texts of samples, with log bounds in nats, and the entropies in nats of their tokens' frequencies."""
         (row,) = example.rows
-        positions = np.array(example.source.kept)
+        positions = np.array(example.source.extra)
         records = []
         for tokens, log_bound in zip(output["samples"][:, : len(positions)], output["log_bounds"], strict=True):
             ids = row["input_ids"].copy()

@@ -132,7 +132,7 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """Returns the metrics of the summaries; see `summaries.metrics`."""
         texts = [self._sentences(outputs) for _, outputs in results]
-        articles = [example.source.kept.article for example, _ in results]
+        articles = [example.source.extra.article for example, _ in results]
         return summaries.metrics(texts, articles, self._config.rules, self._config.rouge)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:

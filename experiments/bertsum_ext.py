@@ -143,7 +143,7 @@ class Task(SummarizationTask[Config]):
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """Returns the metrics of the summaries. The loss is the mean over articles of the sum over sentences."""
         rules = self._config.rules
-        articles = [example.source.kept.article for example, _ in results]
+        articles = [example.source.extra.article for example, _ in results]
         logits = [_merged(*result) for result in results]
         pairs = list(zip(articles, logits, strict=True))
         selected = [summaries.summary(a, _probabilities(of_a), rules(a)) for a, of_a in pairs]
@@ -163,7 +163,7 @@ class Task(SummarizationTask[Config]):
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The summary, the score of each sentence (null outside the limits), and the sentences skipped with reasons."""
         article = example.source.item
-        limited = example.source.kept.article
+        limited = example.source.extra.article
         probabilities = _probabilities(_merged(example, outputs))
         selected = summaries.select(limited, probabilities, self._config.selection)
         scores: list[float | None] = [None] * len(article.sentences)
@@ -193,7 +193,7 @@ class Task(SummarizationTask[Config]):
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the record with the oracle's choice."""
-        limited = example.source.kept.article
+        limited = example.source.extra.article
         oracle = [limited.numbers[i] for i in np.flatnonzero(limited.labels)]
         record = self.record(example, outputs)
         return {**record, "kind": "extract", "oracle": oracle, **summaries.scored(record, self._config.rouge)}
@@ -201,7 +201,7 @@ class Task(SummarizationTask[Config]):
 
 def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:
     """The logit of each sentence within the limits; -inf if no row contains it."""
-    limited, parts = example.source.kept
+    limited, parts = example.source.extra
     return article_rows.merge_scores(parts, [output["logits"] for output in outputs], len(limited.sentences))
 
 

@@ -38,8 +38,8 @@ class DataConfig(fine_tuning.DataConfig):
         of classes, or several columns of 0 and 1, separated by commas.
       labels: the classes or tags, in order. Default: those of the training rows, or of `init_from` without training
         rows.
-      seq_len: the maximum number of tokens of a row, including special tokens; longer texts are truncated, longer
-        sentences to tag split. Default: 128, or the model's positions if fewer.
+      seq_len: the maximum number of tokens of a row; longer texts are truncated, longer sentences to tag split.
+        Default: 128, or the model's positions if fewer.
       packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
     """
 

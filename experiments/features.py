@@ -51,8 +51,8 @@ class DataConfig(VocabularyConfig):
     """How texts become rows.
 
     Attributes:
-      seq_len: the maximum number of tokens of a row, including special tokens. Default: for vectors of texts that of
-        `init_from`; otherwise the model's number of positions.
+      seq_len: the maximum number of tokens of a row. Default: for vectors of texts that of `init_from`; otherwise the
+        model's positions.
       text_columns: the column of the text, or the two columns of a pair.
       on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
         it.
@@ -235,7 +235,7 @@ class Task(BertTask[Config]):
         for row, output in zip(example.rows, outputs, strict=True):
             vectors = output["features"]
             parts.append(vectors[None] if vectors.ndim == 1 else vectors[: len(row["unit_starts"])])
-        units, second = example.source.kept
+        units, second = example.source.extra
         pair = {} if second is None else {"second": second}
         return {"units": units, **pair, "features": np.concatenate(parts)}
 

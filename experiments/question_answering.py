@@ -163,7 +163,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         count = without = 0
         for example in examples:
             count += 1
-            without += not isinstance(example.source, BadInput) and spans.leaves_no_overlap(example.source.kept)
+            without += not isinstance(example.source, BadInput) and spans.leaves_no_overlap(example.source.extra)
             yield example
         if without:
             _log.warning(spans.WITHOUT_OVERLAP, without, count)

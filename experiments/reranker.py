@@ -44,9 +44,8 @@ class DataConfig(fine_tuning.DataConfig):
       score_column: the column of the score of a pair, or of a list of scores, one for each text of the query; "" for
         rows with a positive and negatives.
       num_negatives: the negatives of a row that batches have room for. Default: the most that a training row has.
-      seq_len: the maximum number of tokens of a query with a text, including special tokens; only texts are truncated.
-        Default: 512, or the model's number of positions, or what `init_from` states if that is smaller or nothing is
-        trained.
+      seq_len: the maximum number of tokens of a query with a text; only texts are truncated. Default: 512, or the
+        model's positions, or what `init_from` states if that is smaller or nothing is trained.
     """
 
     rows: Flat[QueriesConfig]

@@ -44,8 +44,8 @@ class DataConfig(Composed, prefix="data"):
     """What is evaluated or mined, and how texts become rows.
 
     Attributes:
-      seq_len: the maximum number of tokens of a row, including special tokens. Default: for vectors of texts that of
-        `init_from`; otherwise the model's number of positions.
+      seq_len: the maximum number of tokens of a row. Default: for vectors of texts that of `init_from`; otherwise the
+        model's positions.
     """
 
     sources: Flat[SourcesConfig]

@@ -62,8 +62,8 @@ class DataConfig(fine_tuning.DataConfig):
         single words; "auto" to detect it from the tags. Entity tags are learned and predicted in BIO.
       labels: the classes or tags, in order. Default: those of the training rows, or of `init_from` without training
         rows.
-      seq_len: the maximum number of tokens of a row, including special tokens; longer texts are truncated, longer
-        sentences to tag split. Default: 128, or the model's positions if fewer.
+      seq_len: the maximum number of tokens of a row; longer texts are truncated, longer sentences to tag split.
+        Default: 128, or the model's positions if fewer.
       packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
     """
 
@@ -281,7 +281,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         that of I, because an entity that begins in the token continues.
         """
         rows = []
-        for output, positions in zip(outputs, example.source.kept, strict=True):
+        for output, positions in zip(outputs, example.source.extra, strict=True):
             logits = output["logits"][positions].astype(np.float64)
             (continued,) = np.nonzero(np.diff(positions, prepend=-1) == 0)
             for columns in self._begin_and_inside if len(continued) else ():

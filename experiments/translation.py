@@ -75,7 +75,7 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
         and source prefix apply, such as "summarization"; "" for none.
       seed: seed of all random numbers, such as those of parameters, data order, masks and dropout.
       batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. A batch of
-        shorter rows holds a multiple of this, unless rows are packed or dates.
+        shorter rows holds a multiple of this.
       architecture: "transformer" or "recurrent".
       model: the sizes and options of either.
       start_token: the decoder's first input: the vocabulary's "begin", "pad" (as in Marian, whose vocabulary has no

@@ -147,18 +147,6 @@ def test_a_checkpoint_of_another_size(copied):
 # Published weights.
 
 
-def from_folder(folder: Path) -> str:
-    flags = ["--config=configs/bert_pretraining.py", f"--config.init_from={folder}", "--config.data.seq_len=32"]
-    return launch("--mode=predict", *flags, stdin=MASKED).error
-
-
-def test_truncated_published_weights(copied):
-    folder = copied("published")
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-10])
-    check(from_folder(folder), "model.safetensors", ".", "complete safetensors", "download or export")
-
-
 @pytest.mark.parametrize(("from_published", "learned"), [(True, 49), (False, 8), (True, -1)])
 def test_more_positions_than_learned(train, home, from_published, learned):
     source = {"init_from": home / "published"} if from_published else {}
@@ -214,13 +202,6 @@ def test_a_full_disk_while_training(train, home, tmp_path):
     check_no_room(message, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("*") if path.name.isdigit()] == []
     done(*tiny.arguments(home / "text.txt", tmp_path / "run", evaluate_every=2))
-
-
-def test_a_full_disk_while_exporting(home, tmp_path):
-    with no_room(20_000):
-        message = launch("--mode=export", f"--workdir={home / 'run'}", f"--output={tmp_path / 'out'}").error
-    check_no_room(message, tmp_path / "out")
-    assert not (tmp_path / "out" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("folder", ["/proc/run", "/dev/null/run", "a file"])

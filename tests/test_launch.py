@@ -290,17 +290,6 @@ def test_a_report_is_written_into_the_folder_of_the_run(home, tmp_path):
     assert (run / "samples.jsonl").read_text() == (home / "run" / "samples.jsonl").read_text()
 
 
-def test_without_its_text_a_run_has_a_report_without_samples(home, tmp_path):
-    run = shutil.copytree(home / "run", tmp_path / "run")
-    (run / "samples.jsonl").unlink()
-    config = json.loads((run / "config.json").read_text())
-    config["data"] |= {"source": str(tmp_path / "gone.txt"), "prepared_dir": str(tmp_path / "gone")}
-    (run / "config.json").write_text(json.dumps(config))
-    outcome = done("--mode=report", f"--workdir={run}")
-    assert "report without samples: " in outcome.stderr and "gone.txt" in outcome.stderr
-    assert 'id="samples"' not in (run / "report.html").read_text()
-
-
 # Evaluation.
 
 
@@ -439,11 +428,6 @@ def from_folder(home: Path, folder: Path, workdir: Path, **overrides: object) ->
     return ["--config=configs/bert_pretraining.py", *(a for a in arguments if not a.startswith(ours))]
 
 
-def test_the_export_has_the_files_of_published_folders(published):
-    assert {"config.json", "model.safetensors", "vocab.txt"} <= {path.name for path in published.iterdir()}
-    assert json.loads((published / "tokenizer_config.json").read_text())["model_max_length"] == 48
-
-
 def test_positions_that_were_not_learned_start_as_copies(home, published, tmp_path):
     def positions(folder):
         return restore_params(folder, "latest", None)["bert"]["embeddings"]["position_embeddings"]
@@ -452,24 +436,3 @@ def test_positions_that_were_not_learned_start_as_copies(home, published, tmp_pa
     done(*from_folder(home, published, tmp_path / "run", **values))
     before, after = positions(home / "run"), positions(tmp_path / "run")
     np.testing.assert_array_equal(after, before[np.arange(len(before)) % 10])
-
-
-MEMORY = {
-    "model__dtype": "bfloat16",
-    "model__remat": True,
-    "accumulation_steps": 2,
-    "optimizer__groups": "(('embeddings',{'frozen':True}),('layers',{'learning_rate':1e-3,'name':'lamb'}))",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overrides", [MEMORY, {"parallel": "pmap"}], ids=["memory", "pmap"])
-def test_runs_with_values_that_are_rarely_combined(home, tmp_path, overrides):
-    workdir, run = tmp_path / "run", tiny.run if "parallel" in overrides else run_on_one
-    values = {"num_steps": 2, "evaluate_every": 2, "model__num_layers": 1, **overrides}
-    outcome = run(*tiny.arguments(home / "text.txt", workdir, **values))
-    assert outcome.status is None, outcome.status
-    _, train, valid = lines_of(workdir / "metrics.jsonl")
-    assert 0 < valid["valid/masked_lm_loss"] < 20 and train["train/gradient_norm"] > 0
-    (record,) = predict(f"--workdir={workdir}", stdin="the [MASK] sees a cat", run=run)
-    assert record["masks"][0]["position"] == 2

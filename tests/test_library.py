@@ -100,11 +100,6 @@ def test_weights_without_next_sentences_predict_none(tmp_path):
     assert open_weights(tmp_path / "without").required == {"data.next_sentence": False}
 
 
-def test_a_checkpoint_of_google_fills_masks():
-    (record,) = bertjax.load(published.GOOGLE).predict(["the [MASK]"])
-    assert len(record["masks"]) == 1 and sum(record["masks"][0]["probabilities"]) <= 1
-
-
 @pytest.mark.parametrize(
     ("folder", "experiment", "config", "message"),
     [

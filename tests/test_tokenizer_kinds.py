@@ -41,7 +41,7 @@ def sentencepiece(folder):
 @pytest.mark.parametrize(
     ("name", "write"),
     [
-        *((name, None) for name in ("tagging", "question_answering", "bertsum_abs")),
+        *((name, None) for name in ("tagging", "bertsum_abs")),
         *((name, sentencepiece) for name in ("question_answering", "bertsum_ext")),
     ],
 )

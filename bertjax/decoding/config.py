@@ -42,10 +42,10 @@ class DecodingConfig(Constrained, prefix="decoding"):
         better than the worst of them. "hf_early", `early_stopping=True`: `num_beams` hypotheses are finished.
         "presumm": the best beam ends; beams that end continue past their end token. With `num_beams=1`, always at the
         first end token.
-      temperature: divisor of the logits before sampling; 0 takes the likeliest token.
-      top_k: sampling draws only from the k likeliest tokens; 0 for all.
-      top_p: sampling draws only from the smallest set of likeliest tokens, among those of `top_k`, with at least this
-        total probability (Holtzman et al. 2020); 1 for all.
+      temperature: divisor of the logits; 0 takes the likeliest token.
+      top_k: draws come from the k likeliest tokens, before `top_p`; 0 for all.
+      top_p: draws come from the smallest set of likeliest tokens with at least this total probability (Holtzman et al.
+        2020); 1 for all.
       forbid_unk: whether hypotheses never contain the unknown token.
       bad_words: words that hypotheses never contain, each as a tuple of the ids of its tokens.
       renormalize: whether the log-probabilities of a beam search are normalized over the tokens that are allowed,

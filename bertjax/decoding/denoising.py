@@ -30,8 +30,9 @@ class DenoisingConfig(Constrained, prefix="decoding"):
         LLaDA); "margin", those whose likeliest token is farthest above the second; "entropy", those of the lowest
         entropy; or "none", to predict the likeliest tokens of each [MASK] instead.
       steps: the number of steps, over which tokens are spread evenly; 0 for one token in each step.
-      temperature: the divisor of the logits; 0 takes the likeliest token.
-      top_p: draws come from the smallest set of likeliest tokens with at least this total probability; 1 for all.
+      temperature: divisor of the logits; 0 takes the likeliest token.
+      top_p: draws come from the smallest set of likeliest tokens with at least this total probability (Holtzman et al.
+        2020); 1 for all.
       block_size: hidden tokens are revealed in blocks of this number, from left to right; 0 for a single block.
       num_samples: the number of samples of each input.
       lengths: the numbers of tokens that a text generated from an empty line may have, equally likely. Default for a

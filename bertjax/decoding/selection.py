@@ -25,12 +25,12 @@ class SelectionConfig(Constrained, prefix="selection"):
     """Rules for the selection of sentences.
 
     Attributes:
-      num_sentences: maximum number of sentences; 0 for no limit. PreSumm: 3.
+      num_sentences: maximum number of sentences; 0 for no limit.
       word_budget: maximum total number of words; 0 for no limit. Sentences that exceed it are skipped; shorter ones
         with lower scores may still be chosen.
       threshold: minimum score; None for no minimum.
       block_ngrams: skip a sentence that shares this many consecutive words, in lower case, with a chosen one; 0 for no
-        blocking. PreSumm: 3. In Chinese, where each letter is a word, use 5 or 6.
+        blocking. In Chinese, where each letter is a word, use 5 or 6.
       order: order of the chosen sentences, "score" (PreSumm) or "document".
       min_words: in prediction, only sentences with more words than this are read and chosen. Training and evaluation
         use `data.limits.min_words`.

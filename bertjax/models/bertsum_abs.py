@@ -31,8 +31,7 @@ class BertSumAbsConfig(Constrained, prefix="model"):
       decoder_layers: layers of the decoder.
       decoder_heads: attention heads of the decoder.
       decoder_intermediate: feed-forward size of the decoder.
-      decoder_dropout: dropout of the decoder's embeddings, attention weights, activations and sub-layer outputs; 0.2
-        for BERTSUMABS.
+      decoder_dropout: dropout of the decoder's embeddings, attention weights, activations and sub-layer outputs.
 
     Raises:
       UserError: if a value is out of range.

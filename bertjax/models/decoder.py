@@ -87,7 +87,7 @@ class Decoder(nn.Module):
         stack = Stack(self._layer(self.config), kinds, self.layers, return_layers=False, options=options)
         key = dropout_key(self, deterministic=deterministic)
         y, weights, _ = stack(x, (mask, memory, memory_mask, None, relative), key)
-        return DecoderOutput(self._normalized(y), weights.own, weights.cross)
+        return DecoderOutput(self._normalized(y), weights.to_sequence, weights.to_memory)
 
     def start(
         self,

@@ -79,7 +79,7 @@ class Encoder(nn.Module):
             y = y if output_positions is None else take_positions(y, output_positions)
         y = make_norm(config, "final_norm")(y) if config.norm == "pre" else y
         layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
-        return EncoderOutput(y, weights.own, layers)
+        return EncoderOutput(y, weights.to_sequence, layers)
 
     def _can_select(self, num_positions: int, length: int) -> bool:
         """Whether the last layer computes only some positions of a row."""

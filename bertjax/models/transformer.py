@@ -85,8 +85,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 class LayerAttention(NamedTuple):
     """The attention weights of a layer; None if not requested."""
 
-    own: Array | None  # [B, N, S, S] float32
-    cross: Array | None  # [B, N, S, M] float32; None without cross-attention
+    to_sequence: Array | None  # [B, N, S, S] float32
+    to_memory: Array | None  # [B, N, S, M] float32; None without cross-attention
 
 
 class LayerCache(NamedTuple):
@@ -168,8 +168,8 @@ class TransformerLayer(nn.Module):
             assert memory is not None and memory_mask is not None
             return self.cross_attention(y, memory, memory_mask, **options)
 
-        y, own, cross = self._sublayers(x, attend, attend_to_memory, deterministic)
-        return y, LayerAttention(own, cross)
+        y, to_sequence, to_memory = self._sublayers(x, attend, attend_to_memory, deterministic)
+        return y, LayerAttention(to_sequence, to_memory)
 
     def heads(self, x: Float[Array, "B S H"]) -> tuple[Array, Array, Array]:
         """Returns queries, keys and values of self-attention for the layer's input; see `MultiHeadAttention.heads`."""
@@ -218,8 +218,8 @@ class TransformerLayer(nn.Module):
             key, value = _from_cache_layout(cache.memory_key, cache.memory_value)
             return self.cross_attention.attend(y, key, value, memory_mask, **options)
 
-        y, kept, _ = self._sublayers(x, attend, attend_to_memory, deterministic=True)
-        return y, kept
+        y, extended, _ = self._sublayers(x, attend, attend_to_memory, deterministic=True)
+        return y, extended
 
     def _sublayers(
         self,

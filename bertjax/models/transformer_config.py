@@ -66,11 +66,10 @@ class TransformerConfig(Constrained, prefix="model"):
       gated: whether the activations of the feed-forward network are multiplied by a second map of its input (Shazeer
         2020): GeGLU with a GELU, SwiGLU with "silu".
       biases: whether the maps of a layer, and of heads in front of the output layer, have biases.
-      unbiased: maps that have no biases in any case: "none"; "intermediate", the first of the feed-forward network, as
-        in GTE; "layers", all of the layers, as in NomicBERT and EuroBERT; or "classifiers", output layers of
-        classifiers, as in ModernBERT's decoder.
-      initializer: initializer of matrices: "truncated_normal", as in BERT; or "xavier_uniform" (Glorot and Bengio
-        2010).
+      unbiased: maps without biases in any case: "none"; "intermediate", the first of the feed-forward network, as in
+        GTE; "layers", all of the layers, as in NomicBERT and EuroBERT; or "classifiers", output layers of classifiers,
+        as in ModernBERT's decoder.
+      initializer: initializer of matrices: "truncated_normal", or "xavier_uniform" (Glorot and Bengio 2010).
       initializer_range: standard deviation of truncated normal matrices and embedding tables.
       depth_scaled_init: whether the maps whose results are added to the residual stream start smaller, by a factor of
         1 / sqrt(2 num_layers) (Radford et al. 2019, section 2.3).

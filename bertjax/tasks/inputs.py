@@ -14,10 +14,10 @@ _ENCODED_AT_ONCE = 256
 
 
 class Source(NamedTuple):
-    """The source of a task's `Example`: what the codec has read, and what it has kept besides the rows."""
+    """The source of a task's `Example`: what the codec read, and what its task needs besides the rows."""
 
     item: Any
-    kept: Any = None
+    extra: Any = None
 
 
 def encoded(codec: Codec[Any], examples: Iterable[Any]) -> Iterator[Example]:

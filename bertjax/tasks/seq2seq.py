@@ -48,8 +48,8 @@ class SmoothingConfig(Constrained):
 
     Attributes:
       label_smoothing: the probability taken from the label and given to other words; 0 for no smoothing.
-      smoothing_denominator: which words share the probability of `label_smoothing`: "V", all words, as torch; "V-1",
-        all but the label, as fairseq; "V-2", all but the label and padding, as the Annotated Transformer and PreSumm.
+      smoothing_denominator: which words share the probability of `label_smoothing`: "V", all, as torch; "V-1", all but
+        the label, as fairseq; "V-2", all but label and padding, as PreSumm.
     """
 
     label_smoothing: Annotated[float, at_least(0, below=1)] = always(0.1)

@@ -185,7 +185,7 @@ class SummarizationData(PreparedData[C, Article]):
 
 
 class SummarizationTask(BertTask[C], SampledTask):
-    """A task that summarizes articles with a BERT encoder. `Source.kept` of an example is an `ArticleParts`."""
+    """A task that summarizes articles with a BERT encoder. `Source.extra` of an example is an `ArticleParts`."""
 
     def __init__(
         self, config: C, vocabulary: EncoderTokenizer, head: type[Any], model: Callable[[HeadConfig, Any], nn.Module]

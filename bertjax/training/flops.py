@@ -96,9 +96,9 @@ def matrix_flops(jaxpr: Any) -> float:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
+            lhs_shape = equation.invars[0].aval.shape
             result = equation.outvars[0].aval.shape
-            total += 2.0 * math.prod(result) * math.prod(left[axis] for axis in contracted)
+            total += 2.0 * math.prod(result) * math.prod(lhs_shape[axis] for axis in contracted)
         inner = [matrix_flops(function) for function in _inner(equation.params)]
         if equation.primitive.name == "cond":
             total += max(inner)

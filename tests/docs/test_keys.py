@@ -54,9 +54,7 @@ def test_an_entry_has_defaults_limits_meanings_and_published_values():
     assert entry("data.workers").startswith("`0`; *≥ 0*  \nthe number of processes")
     assert "**" not in entry("data.seq_len")
     assert "Published: `'static'` (bert_pretraining)." in entry("masking.mode")
-    assert "Published: `768` (fine-tuning, pretraining, summarization); `512` (translation)." in entry(
-        "model.hidden_size"
-    )
+    assert "Published: `768` (BERT); `512` (translation)." in entry("model.hidden_size")
     assert "`16` (multiple_choice, reranker)" in entry("batch_size") and "Published" not in entry("log_every")
     assert entry("model.norm").count("One of") == 0  # the meaning names the values
     assert entry("log_every").startswith("`50`; `100` (pretraining, translation); *≥ 1*  \n")

@@ -104,7 +104,7 @@ def results_of(data, logit):
     """Returns each validation example with outputs in which a sentence's logit is a function of its label."""
     results = []
     for example in data.validation_examples():
-        article, parts = example.source.kept
+        article, parts = example.source.extra
         outputs = []
         for covers, _ in parts:
             logits = np.full(40, 99.0, np.float32)  # values after the sentences have no meaning
@@ -198,7 +198,7 @@ def test_recall_is_reported_if_words_are_limited(tmp_path):
 def test_lengths_of_scored_summaries(tmp_path, overrides, words):
     """The oracle has at most as many sentences as it selects. The baseline has three sentences by default."""
     task, data, *_ = ready(tmp_path, **{"selection.block_ngrams": 0, **overrides})
-    article = next(data.validation_examples()).source.kept.article
+    article = next(data.validation_examples()).source.extra.article
     scores = np.where(article.labels, 0.9, 0.4)
 
     rules = task._config.rules(article)
@@ -278,7 +278,7 @@ def test_the_record_of_an_article(run):
 def test_short_sentences_are_selected_unless_min_words_is_set(tmp_path):
     def numbers(**overrides):
         (example,) = ready(tmp_path, **overrides).task.examples(iter(SENTENCES))
-        return example.source.kept.article.numbers
+        return example.source.extra.article.numbers
 
     assert numbers() == (0, 1, 2, 3, 4, 5)
     assert numbers(**{"selection.min_words": 5}) == (0, 1, 3, 4, 5)
@@ -286,7 +286,7 @@ def test_short_sentences_are_selected_unless_min_words_is_set(tmp_path):
 
 def test_a_word_budget_below_every_sentence_is_warned_about(tmp_path, caplog):
     task, data, *_ = ready(tmp_path, **{"selection.num_sentences": 0, "selection.word_budget": 6})
-    article = next(data.validation_examples()).source.kept.article
+    article = next(data.validation_examples()).source.extra.article
     for budget in (7, 6):
         progress._logged.clear()
         caplog.clear()
@@ -465,7 +465,7 @@ def test_articles_in_another_language(tmp_path, caplog):
     values |= {"data.oracle.units": "characters", "rouge.units": "characters"}
     data = ready(tmp_path / "unicode", **values).data
     assert data.train.steps_per_epoch
-    article = next(data.validation_examples()).source.kept.article
+    article = next(data.validation_examples()).source.extra.article
     assert (article.article.sentences, article.labels) == (tuple(sentences), (0, 1, 0, 0))
     assert data.baselines()["valid/oracle_rouge2"] == 100
     # A few summaries that do not match their articles are accepted, many are reported.

@@ -1,8 +1,6 @@
 """Multiple choice, from rows in the formats of SWAG and ARC to the choices of new questions."""
 
-import csv
 import json
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -18,10 +16,8 @@ from bertjax.errors import UserError
 from tests import tiny
 from tests.experiments.commands import (
     NO_DROPOUT,
-    done,
     flags,
     lines_of,
-    published,
     settings_of,
     sizes,
     trained,
@@ -53,7 +49,7 @@ def codec(variant):
 
 
 @pytest.mark.slow
-def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
+def test_a_run_learns_and_scores_rows_with_another_number_of_choices(tmp_path):
     values = {**SMALL, **tiny.write_choices(tmp_path, 2000), "num_epochs": 6.0}
     workdir, _ = trained("multiple_choice.py:tiny", tmp_path, values)
     metrics = lines_of(workdir / "metrics.jsonl")
@@ -65,12 +61,6 @@ def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
     record = json.loads(predicted.stdout)
     assert (record["label"], record["choice"]) == ("1", "the bird runs")
     assert sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5) and record["probabilities"]["1"] > 0.9
-    of_table = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", f"--input={values['data.source']}")
-    found = [json.loads(line)["label"] for line in of_table.stdout.splitlines()]
-    with Path(values["data.source"]).open() as file:
-        right = [row["label"] for row in csv.DictReader(file)]
-    assert np.mean([a == b for a, b in zip(found, right, strict=True)]) > 0.95
-
     choices = [f"the {animal} runs" for animal in ("cat", "bird", "dog", "fish", "horse")]
     question = {"stem": "likes bird", "choices": choices}
     (tmp_path / "arc.jsonl").write_text(json.dumps({"question": question, "answerKey": "1"}) + "\n")
@@ -80,13 +70,6 @@ def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
     evaluated = tiny.run_on_one("--mode=evaluate", f"--workdir={workdir}", *of_data)
     metrics = json.loads(evaluated.stdout)
     assert (metrics["test/accuracy"], metrics["test/chance_accuracy"]) == (1.0, 0.2)
-
-    exported = tmp_path / "exported"
-    done("--mode=export", f"--workdir={workdir}", f"--output={exported}")
-    config = json.loads((exported / "config.json").read_text())
-    assert config["architectures"] == ["BertForMultipleChoice"] and "problem_type" not in config
-    again = published("multiple_choice", text, exported, "predict", **{"data.seq_len": 24})
-    assert again.stdout == predicted.stdout, again.status
 
 
 @pytest.mark.parametrize(

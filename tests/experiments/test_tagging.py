@@ -195,7 +195,7 @@ def score(task, data, predicted):
     results = []
     for example in data.validation_examples():
         tags, outputs = iter(in_bio(example.source.item.tags)), []
-        for row, positions in zip(example.rows, example.source.kept, strict=True):
+        for row, positions in zip(example.rows, example.source.extra, strict=True):
             logits = np.zeros((24, len(task.labels)), np.float32)
             for position in positions:
                 assert position < len(row["input_ids"]) - 1
@@ -231,7 +231,7 @@ def test_characters_are_scored_and_predicted(tmp_path):
     assert set(task.score_names()) | {"f1_LOC"} == set(right)
     assert all(right[name] == 1 for name in right if name != "loss") and right["loss"] < 1e-6
     example = next(task.examples(iter(["the old  tree"])))
-    (positions,) = example.source.kept
+    (positions,) = example.source.extra
     logits = np.zeros((16, 3), np.float32)
     logits[positions[-1], task.labels.index("B-LOC")] = 20
     record = task.record(example, [{"logits": logits}])

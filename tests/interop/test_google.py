@@ -116,23 +116,6 @@ def test_the_folder_name_determines_lowercase(tmp_path, name, expected):
     assert google.lowercase(folder) is google.lowercase(folder / "bert_model.ckpt") is expected
 
 
-@pytest.mark.slow
-def test_outputs_of_transformers_equal_those_of_tensorflow(tensors):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    expected = np.load(GOLDEN / "outputs.npz")
-    config = transformers.BertConfig(**json.loads((GOLDEN / "bert_config.json").read_text()))
-    model = transformers.BertForPreTraining(config).eval()
-    unloaded = model.load_state_dict({k: torch.tensor(v) for k, v in tensors.items()}, strict=False)
-    assert not unloaded.unexpected_keys
-    # Both are second names of other tensors.
-    assert sorted(unloaded.missing_keys) == ["cls.predictions.decoder.bias", "cls.predictions.decoder.weight"]
-    with torch.no_grad():
-        out = model(torch.tensor(expected["ids"]), token_type_ids=torch.tensor(expected["types"]))
-    np.testing.assert_allclose(out.prediction_logits.numpy(), expected["logits"], atol=1e-5)
-    np.testing.assert_allclose(out.seq_relationship_logits.numpy(), expected["relationship"], atol=1e-5)
-
-
 def test_heads_of_fine_tuned_models(tmp_path):
     weights, bias = np.ones((3, 8), np.float32), np.zeros(3, np.float32)
     heads = {"output_weights": weights, "output_bias": bias}

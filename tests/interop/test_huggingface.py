@@ -329,14 +329,3 @@ def test_pickled_shards(tmp_path, tensors, params, torch_reader):
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
     assert_equal(huggingface.load(tmp_path, SHAPES)[0], params)
     assert read == ["pytorch_model-0.bin", "pytorch_model-1.bin"]
-
-
-def test_a_folder_of_old_sentence_transformers_has_the_model_inside(tmp_path, tensors, params):
-    inside = tmp_path / "0_Transformer"
-    inside.mkdir()
-    write(write_config(inside, id2label={"0": "one"}), tensors)
-    (tmp_path / "config.json").write_text('{"__version__": "0.2.0"}')
-    assert huggingface.model_folder(tmp_path) == inside
-    assert open_weights(tmp_path).fields == open_weights(GOLDEN).fields
-    assert open_weights(tmp_path).labels == ("one",)
-    assert_equal(huggingface.load(tmp_path, SHAPES)[0], params)

@@ -139,26 +139,17 @@ def test_contradictory_or_invalid_budgets(text, tmp_path, overrides, what, got, 
 
 
 @pytest.mark.slow
-def test_a_run_with_a_budget_resumes_exactly_and_reports_what_it_used(text, tmp_path):
-    constant = {"optimizer__schedule": "constant", "budget__tokens": 6.5 * POSITIONS}
-    whole = flags(text, tmp_path / "whole", **constant)
-    done(*whole)
-    config = json.loads((tmp_path / "whole/config.json").read_text())
-    assert config["num_steps"] == 6
-    done(*whole)  # nothing is left to do
-    # A run of a smaller budget, extended.
-    for tokens in (3 * POSITIONS, constant["budget__tokens"]):
-        done(*flags(text, tmp_path / "extended", **{**constant, "budget__tokens": tokens}))
-    saved = [tiny.saved_params(config, tmp_path / name) for name in ("whole", "extended")]
-    jax.tree.map(np.testing.assert_array_equal, *saved)
-    for name in ("whole", "extended"):
-        run = runs.read_run(tmp_path / name)
-        assert run.series("train/used_tokens")[-1] == (6, 6 * POSITIONS)
-        assert run.series("train/used_flops")[-1][1] == 3 * run.series("train/used_flops")[0][1] > 0
-        assert 0 < run.series("train/used_hours")[-1][1] < 0.1
-        facts = dict(verdict.of_run(run, {})["facts"])
-        assert facts["Used"].startswith("3.07k tokens, ") and facts["Budget"] == "3.33k tokens"
-        assert runs.read_run(tmp_path / name).is_finished
+def test_a_run_with_a_budget_is_extended_and_reports_what_it_used(text, tmp_path):
+    """Two starts, first with a smaller budget."""
+    for tokens in (3 * POSITIONS, 6.5 * POSITIONS):
+        done(*flags(text, tmp_path / "run", optimizer__schedule="constant", budget__tokens=tokens))
+    run = runs.read_run(tmp_path / "run")
+    assert run.series("train/used_tokens")[-1] == (6, 6 * POSITIONS)
+    assert run.series("train/used_flops")[-1][1] == 3 * run.series("train/used_flops")[0][1] > 0
+    assert 0 < run.series("train/used_hours")[-1][1] < 0.1
+    facts = dict(verdict.of_run(run, {})["facts"])
+    assert facts["Used"].startswith("3.07k tokens, ") and facts["Budget"] == "3.33k tokens"
+    assert run.is_finished
 
 
 def test_hours_need_a_warm_up_in_updates(labeled):

@@ -3,7 +3,6 @@
 import json
 import re
 
-import jax
 import numpy as np
 import pytest
 
@@ -90,11 +89,3 @@ def test_all_accuracies_and_losses_count():
 def test_the_diagnosis(loss, updates, is_out_of_time, told):
     found = check.diagnosis({"train/loss": 10.0}, {"train/loss": loss}, updates, is_out_of_time)
     assert re.match(told, found) and bool(found) == bool(told)
-
-
-@pytest.mark.slow
-def test_the_update_is_that_of_training(text):
-    """Over all devices and in micro-batches too."""
-    assert jax.device_count() == 8
-    record = overfit(text, devices=8, batch_size=16, accumulation_steps=2, mesh__data=8)
-    assert record["can_learn"] is True

@@ -8,8 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.data.codecs.summarization.summary_rows import TARGET_TOKENS
-from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.modes import lost_weights
 from bertjax.runs.checkpoints import restore_params
 from tests import published, tiny
@@ -31,36 +29,10 @@ UPDATES = {
 EPOCHS = {**UPDATES, "num_epochs": 0.6, "optimizer.schedule": "constant", "optimizer.warmup_steps": 0}
 del EPOCHS["num_steps"]  # 48 rows: 3.6 updates, that is 4
 ROWS = {"data.seq_len": 24, "data.valid_fraction": 0.2}
-DECODER = {"model.decoder_layers": 1, "model.decoder_heads": 2, "model.decoder_intermediate": 16, "target_len": 8}
-DECODING = {"decoding.max_length": 6, "decoding.min_extra": 1, "num_scored": 2}
-TASKS = {
-    "tagging.py:features": (tiny.write_sentences, {"model.lstm_size": 8, "data.lowercase": True}),
-    "bertsum_abs.py": (tiny.write_articles, {**DECODER, **DECODING}),
-    "bert_pretraining.py": (
-        lambda folder: {"data.source": tiny.write_text(folder / "text.txt"), "data.vocab_file": ""},
-        {"data.lines": "sentence", "data.workers": 1},
-    ),
-}
-WORDS = [*SPECIALS, *TARGET_TOKENS, ".", "the", "cat", "dog", "sees", "##s"]
-
-
-def write_bert(folder):
-    """A published BERT with a vocabulary that every task can use."""
-    published.write_huggingface(folder)
-    assert len(WORDS) == published.CONFIG.vocab_size
-    WordPiece(WORDS, lowercase=True).save(folder)
-    return folder
 
 
 def command_of(config, values):
     return [f"--config=configs/{config}", *flags(values)]
-
-
-def started(config, write, folder, **values):
-    """The command that starts a task from the folder in `init_from`, with rows in this folder."""
-    rows = write(folder / "rows")
-    del rows["data.vocab_file"]  # `init_from` determines it
-    return command_of(config, {**UPDATES, **ROWS, **rows, **values})
 
 
 def interrupted(run, copy):
@@ -108,7 +80,12 @@ def run(tmp_path_factory):
     """A finished run without its weights, and its command without --workdir."""
     folder = tmp_path_factory.mktemp("classification")
     rows = tiny.write_table(folder / "rows")
-    values = {**EPOCHS, **ROWS, "data.source": rows["data.source"], "init_from": write_bert(folder / "bert")}
+    values = {
+        **EPOCHS,
+        **ROWS,
+        "data.source": rows["data.source"],
+        "init_from": published.write_huggingface(folder / "bert"),
+    }
     command = command_of("classification.py", values)
     done(*command, f"--workdir={folder / 'run'}")
     shutil.rmtree(folder / "bert")
@@ -177,7 +154,7 @@ def test_it_is_extended(run, tmp_path):
     longer = [*command, "--config.num_epochs=1.3"]
     copy = shutil.copytree(whole, tmp_path / "copy")
     done(*longer, f"--workdir={copy}")
-    write_bert(weights)
+    published.write_huggingface(weights)
     done(*longer, f"--workdir={tmp_path / 'whole'}")
     shutil.rmtree(weights)
     check_same(tmp_path / "whole", copy)
@@ -197,15 +174,7 @@ def test_several_seeds_resume(run, tmp_path):
     check_same(whole, tmp_path / "seed0")
 
 
-# Other tasks and weights.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("config", TASKS)
-def test_tasks_with_a_bert(config, tmp_path):
-    write, values = TASKS[config]
-    bert = write_bert(tmp_path / "bert")
-    check_resumes(started(config, write, tmp_path, init_from=bert, **values), tmp_path, bert)
+# Other weights.
 
 
 @pytest.mark.slow
@@ -223,15 +192,6 @@ TRANSLATION = {**UPDATES, "data.seq_len": 16, "num_scored": 4, "metrics": ("bleu
 def translation_values(folder):
     values = translations.values_of(folder / "rows")
     return {**TRANSLATION, **{key: value for key, value in values.items() if key in ("data.source", "data.target")}}
-
-
-@pytest.mark.slow
-def test_translation_from_a_run(tmp_path):
-    values = {**translation_values(tmp_path), "decoding.max_length": 16}
-    first = {**values, **translations.RECURRENT, "data.joint": False, "data.vocab_size": 100, "num_steps": 1}
-    done(*command_of("translation.py:rnn", first), f"--workdir={tmp_path / 'before'}")
-    command = command_of("translation.py", {**values, "init_from": tmp_path / "before"})
-    check_resumes(command, tmp_path, tmp_path / "before")
 
 
 @pytest.mark.slow

@@ -156,7 +156,7 @@ def test_lines_without_masks_or_with_too_much_text(home, line, got, expected):
 def test_a_causal_model_predicts_a_mask_where_it_has_read_up_to_it(home, direction, shift):
     causal = {"objective": "causal_lm", "model.direction": direction, "data.next_sentence": False}
     (example,) = make(home, "masks", **causal).examples(iter(["a [MASK] the [MASK]"]))
-    assert example.source.kept == [2, 4]
+    assert example.source.extra == [2, 4]
     assert example.rows[0]["masked_positions"].tolist() == [2 + shift, 4 + shift]
 
 

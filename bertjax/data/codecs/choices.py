@@ -96,7 +96,7 @@ class ChoiceCodec(TableCodec[Choices]):
         choice = [number for example in examples for number in range(len(example.choices))]
         label = [list(row.choices).index(str(row.label)) for row in examples for _ in row.choices]
         scalars = {"choice": np.array(choice, np.int32), "label": np.array(label, np.int32)}
-        counts = {"choices": len(choice), "truncated": sum(encoded.kept)}
+        counts = {"choices": len(choice), "truncated": sum(encoded.extras)}
         return TrainingRows({**encoded.fields, **scalars}, counts)
 
 

@@ -37,13 +37,13 @@ class Encoded(NamedTuple):
       fields: the fields of their rows, in order: a `Ragged` has an array for each row, a plain array a number.
       sizes: the number of rows of each example.
       limits: for each example what was done because it is longer than a limit, "truncated" or "split", and the limit.
-      kept: for each example what its task needs besides the fields; empty for nothing.
+      extras: for each example what its task needs besides the fields; empty for nothing.
     """
 
     fields: Fields
     sizes: Int[np.ndarray, " examples"]
     limits: Sequence[Limits]
-    kept: Sequence[Any] = ()
+    extras: Sequence[Any] = ()
 
 
 class TrainingRows(NamedTuple):
@@ -306,7 +306,7 @@ def encoded_texts(examples: Sequence[Sequence[Sequence[Sequence[int]]]], tokeniz
       tokenizer: the tokenizer.
       seq_len: the maximum number of tokens of a row.
     Returns:
-      The rows; `kept` is the number of truncated rows of each example.
+      The rows; `extras` are the number of truncated rows of each example.
     """
     fields = text_fields(itertools.chain.from_iterable(examples), tokenizer, seq_len)
     truncated = [sum(is_too_long(row, tokenizer, seq_len) for row in rows) for rows in examples]

@@ -72,14 +72,14 @@ class RankedTextsCodec(QueriesCodec):
         return example.scores or None
 
     def encode(self, examples: Sequence[RelatedTexts]) -> Encoded:
-        """Returns the rows of all texts; `kept` is the number of truncated texts of each example."""
+        """Returns the rows of all texts; `extras` are the number of truncated texts of each example."""
         prompted = ([self.config.query_prompt + query, *texts] for (query, *texts), *_ in examples)
         pieces = list(map(self.tokenizer.encode_batch, prompted))
         cut = self.tokenizer.template.truncated
         pairs = [[(query, cut(text, self._room(query))) for text in texts] for query, *texts in pieces]
         truncated = [sum(len(text) > self._room(query) for text in texts) for query, *texts in pieces]
         limits = limits_of(self.config.seq_len, truncated=truncated)
-        return encoded_texts(pairs, self.tokenizer, self.config.seq_len)._replace(limits=limits, kept=truncated)
+        return encoded_texts(pairs, self.tokenizer, self.config.seq_len)._replace(limits=limits, extras=truncated)
 
     def training(self, examples: Sequence[RelatedTexts]) -> TrainingRows:
         """Returns rows with "choice", the number of a text; "label", 0 for that of the positive; and "scores"."""

@@ -29,7 +29,7 @@ class QueriesConfig(TableConfig):
       text_columns: the columns of the query, of its positive, and of its negatives. One of these may have a list.
       score_column: the column of the similarity of a pair, or of a list of scores, one for the positive and each
         negative; "" for none.
-      seq_len: the maximum number of tokens of a text, including special tokens.
+      seq_len: the maximum number of tokens of a text.
       query_prompt: a text that precedes each query. Default: that of `init_from`, or "".
     """
 
@@ -44,7 +44,7 @@ class RelatedTextsConfig(QueriesConfig):
     """The rows and columns to read.
 
     Attributes:
-      text_columns: the columns of the query, of its positive, and of its negatives. One of these may have a list. With
+      text_columns: the columns of the query, of its positive, and of its negatives, one of which may have a list; with
         `label_column`, that of the text.
       num_negatives: the maximum number of negatives of a row.
       label_column: the column of the class in a table of labeled texts, where texts of one class are related; "" for

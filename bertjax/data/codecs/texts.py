@@ -61,7 +61,7 @@ class TextCodec(ParsedCodec[Texts]):
 
     def encode(self, examples: Sequence[Texts]) -> Encoded:
         rows = [[self.tokenizer.encode_batch(example.texts)] for example in examples]
-        return encoded_texts(rows, self.tokenizer, self.seq_len)._replace(kept=())
+        return encoded_texts(rows, self.tokenizer, self.seq_len)._replace(extras=())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,17 +78,17 @@ class PromptedTextCodec(TextCodec):
     includes_prompt: bool = True
 
     def encode(self, examples: Sequence[Texts]) -> Encoded:
-        """Returns rows with "pooled" [S], 1 at every token that is pooled, unless all are; `kept` is a `Units`."""
+        """Returns rows with "pooled" [S], 1 at every token that is pooled, unless all are; `extras` are `Units`."""
         prompted = [Texts((self.prompt + first, *second)) for (first, *second), _ in examples]
         encoded = super().encode(prompted)
         units = [Units(["\t".join(example.texts)], None) for example in examples]
         if self.includes_prompt:
-            return encoded._replace(kept=units)
+            return encoded._replace(extras=units)
         (pieces,) = self.tokenizer.encode_batch([self.prompt])
         first = len(self.tokenizer.template.start) + len(pieces) if self.prompt else 0
         lengths = cast(Ragged, encoded.fields["input_ids"]).lengths
         pooled = np.concatenate([(np.arange(length) >= first).astype(np.int32) for length in lengths])
-        return encoded._replace(fields={**encoded.fields, "pooled": Ragged(pooled, lengths)}, kept=units)
+        return encoded._replace(fields={**encoded.fields, "pooled": Ragged(pooled, lengths)}, extras=units)
 
 
 class Units(NamedTuple):
@@ -116,7 +116,7 @@ class UnitCodec(TextCodec):
     takes_first: bool = True
 
     def encode(self, examples: Sequence[Texts]) -> Encoded:
-        """Returns rows with "unit_starts" and "unit_lengths"; `kept` is a `Units`."""
+        """Returns rows with "unit_starts" and "unit_lengths"; `extras` are `Units`."""
         split = [[self._units(text) for text in example.texts] for example in examples]
         windows = [unit_rows([pieces for _, pieces in texts], self.tokenizer, self.seq_len) for texts in split]
         fields: Fields = fields_of(row for rows, _ in windows for row in rows)
@@ -173,7 +173,7 @@ class MaskedTextCodec(TextCodec):
         return "[MASK]" * min(int(repeated[1]), self.seq_len)  # which is too long with [CLS]
 
     def encode(self, examples: Sequence[Texts]) -> Encoded:
-        """Returns rows with "masked_positions"; `kept` is the positions of the [MASK] tokens."""
+        """Returns rows with "masked_positions"; `extras` are the positions of the [MASK] tokens."""
         segments = [[self.tokenizer.encode_with_masks(text) for text in example.texts] for example in examples]
         masks = [self._masks(*pair) for pair in zip(examples, segments, strict=True)]
         positions = np.array([position for of_row in masks for position in of_row], np.int32) + np.int32(self.shift)

@@ -27,20 +27,20 @@ class MaskingConfig(Constrained, prefix="masking"):
     """The selection and replacement of tokens. The rates of BERT's Table 8 are values of these keys.
 
     Attributes:
-      rate: the fraction of an instance's tokens, including [CLS] and [SEP], that are predicted (0.15).
+      rate: the fraction of an instance's tokens, including [CLS] and [SEP], that are predicted.
       final_rate: the rate of the last update, to which `rate` changes linearly (Ankner et al. 2024: 0.3 to 0.15); 0 for
         a constant rate. Only in dynamic masking.
       valid_rate: the rate of evaluations; 0 for the rate of the last update. Losses at different rates do not compare.
       max_predictions: the maximum number of predicted tokens in an instance, at least the highest rate of its length.
         Default: that rate of `data.seq_len`, rounded up (BERT's 20 at length 128, 77 at 512).
-      mask_fraction: the fraction of predicted tokens replaced by [MASK] (0.8).
-      random_fraction: the fraction of predicted tokens replaced by a random token of the whole vocabulary (0.1).
-      keep_fraction: the fraction of predicted tokens left unchanged (0.1). The three fractions add up to 1.
+      mask_fraction: the fraction of predicted tokens replaced by [MASK].
+      random_fraction: the fraction of predicted tokens replaced by a random token of the whole vocabulary.
+      keep_fraction: the fraction of predicted tokens left unchanged. The three fractions add up to 1.
       whole_word: whether only whole words are selected.
       max_span: the maximum length of a span of consecutive words (tokens if not `whole_word`) that are selected and
         replaced together, geometric with p = 0.2; 0 to select each word by itself. SpanBERT: 10, with `whole_word`.
       mode: "dynamic" draws again in each epoch; "static" repeats the draws of the first `dupe_factor` epochs.
-      dupe_factor: the number of different draws in static masking (10).
+      dupe_factor: the number of different draws in static masking.
       distribution: "constant", the same rate for all instances; or "uniform": each row of training draws a rate u in
         (0, 1], and an instance of n candidates hides u n of them, rounded up. Evaluations are constant.
       rate_floor: with "uniform", the lowest rate, for stability. Above 0, a weighted loss is not a bound.

@@ -48,7 +48,7 @@ class PairsConfig(Constrained, prefix="data"):
       next_sentence: whether an instance is a pair of segments for next-sentence prediction; otherwise one segment.
       whole_sentences: whether a single segment ends with the last sentence that fits, instead of a part of the next
         one.
-      short_seq_prob: the fraction of documents with a random shorter target length (0.1).
+      short_seq_prob: the fraction of documents with a random shorter target length.
       random_next_prob: the fraction of chunks of two or more sentences whose second segment comes from another
         document; that of a chunk of one sentence always does.
     """

@@ -148,7 +148,7 @@ def read_generator(folder: Path, name: str) -> str:
         raise UserError(f"the tokenizer of {folder}", got=got, expected="one of them", fix=fix)
     config = vocabularies.read_json(folder / "tokenizer_config.json")
     special = [token for role, token in vocabularies.read_special_names(folder).items() if role != "mask"]
-    stated = vocabularies.read_added(folder, special, usual=())
+    of_files = vocabularies.read_added(folder, special, usual=())
     try:
         tokenizer, added = _generator(path, name, config)
     except UserError:
@@ -156,8 +156,8 @@ def read_generator(folder: Path, name: str) -> str:
     except Exception as error:  # the library raises no narrower type
         fix = "copy the files again"
         raise UserError(str(path), got=str(error), expected="a vocabulary", fix=fix) from None
-    contents = {token.content for token in stated}
-    added = [*stated, *(token for token in added if token.content not in contents)]
+    contents = {token.content for token in of_files}
+    added = [*of_files, *(token for token in added if token.content not in contents)]
     if name == "MBart50Tokenizer":  # a code includes the space after it, which is a token if no text follows
         added = [token._replace(rstrip=token.rstrip or token.content in _LANGUAGES) for token in added]
     tokenizer.add_tokens([token.of_library for token in added])

@@ -27,13 +27,7 @@ _OF_MPNET = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")  # its special tokens
 GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 # The classes that surround texts with their special tokens, whatever the post_processor states.
 _OWN_TEMPLATES = ("BertTokenizer", "MPNetTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer")
-_LIKE_ROBERTA = (
-    "RobertaTokenizer",
-    "XLMRobertaTokenizer",
-    "CamembertTokenizer",
-    "MPNetTokenizer",
-    "LongformerTokenizer",
-)
+_LIKE_ROBERTA = {*_OWN_TEMPLATES, "LongformerTokenizer"} - {"BertTokenizer"}
 # The classes of tokenizers by model_type, where it is not that of BERT.
 _CLASSES = {
     "albert": "AlbertTokenizer",

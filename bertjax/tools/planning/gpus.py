@@ -186,15 +186,6 @@ def find(name: str, shape: Sequence[int]) -> Target:
     )
 
 
-def chip_of(device_kind: str) -> Chip | None:
-    """Returns the specification of a GPU, given the name that the driver reports; None for an unknown device.
-
-    The driver may leave out the memory, which XLA's name has: "NVIDIA H200" is "NVIDIA H200 141GB HBM3e".
-    """
-    matches = (gpu for gpu in GPUS.values() if gpu.description["name"].strip('"').startswith(device_kind))
-    return next((_chip(gpu) for gpu in matches), None)
-
-
 def _chip(gpu: Gpu) -> Chip:
     return Chip(
         peak_flops=gpu.peak_flops,

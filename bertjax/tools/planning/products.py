@@ -12,8 +12,8 @@ from bertjax.tools.planning.hlo import Computation, Instruction
 def product_flops(inside: Computation, instruction: Instruction) -> float:
     """Returns the operations of an instruction's matrix products: a multiplication and an addition count as two."""
     if instruction.opcode == "dot":
-        (left, *_) = inside.shapes(instruction.operands)
-        contracted = math.prod(left.dims[axis] for axis in instruction.numbers("lhs_contracting_dims"))
+        (lhs, *_) = inside.shapes(instruction.operands)
+        contracted = math.prod(lhs.dims[axis] for axis in instruction.numbers("lhs_contracting_dims"))
         return 2.0 * math.prod(instruction.results[0].dims) * contracted
     if instruction.opcode == "convolution":
         return _convolution_flops(inside, instruction)
@@ -22,15 +22,15 @@ def product_flops(inside: Computation, instruction: Instruction) -> float:
 
 def _convolution_flops(inside: Computation, instruction: Instruction) -> float:
     """Operations of a convolution, excluding padding. TPUs compute batched matrix products as convolutions."""
-    left, right = inside.shapes(instruction.operands)
+    lhs, rhs = inside.shapes(instruction.operands)
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.rest)
     assert labels, instruction.rest
-    on_left, on_right, on_result = labels.groups()
+    on_lhs, on_rhs, on_result = labels.groups()
     result = instruction.results[0].dims
-    total = 2.0 * result[on_result.index("b")] * result[on_result.index("f")] * right.dims[on_right.index("i")]
+    total = 2.0 * result[on_result.index("b")] * result[on_result.index("f")] * rhs.dims[on_rhs.index("i")]
     for number in range(len(on_result) - 2):
         digit = str(number)
-        sizes = left.dims[on_left.index(digit)], right.dims[on_right.index(digit)], result[on_result.index(digit)]
+        sizes = lhs.dims[on_lhs.index(digit)], rhs.dims[on_rhs.index(digit)], result[on_result.index(digit)]
         total *= _num_valid_pairs(instruction.rest, number, *sizes)
     return total
 

@@ -114,18 +114,3 @@ def test_a_plugin_that_jax_does_not_load(monkeypatch):
         UserError, match=r"--mode=plan: got a plugin that JAX .* does not load; .*pip install -e '.\[gpu\]'"
     ):
         find_target("h100:8")
-
-
-@pytest.mark.parametrize(
-    ("reported", "name"),
-    [
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA H100 PCIe", None),
-        ("NVIDIA A100-SXM4-40GB", None),
-        ("cpu", None),
-    ],
-)
-def test_gpus_are_found_by_the_name_of_the_driver(reported, name):
-    found = gpus.chip_of(reported)
-    assert found is None if name is None else found.peak_flops == gpus.GPUS[name].peak_flops

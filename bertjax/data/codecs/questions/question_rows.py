@@ -84,7 +84,7 @@ class QuestionCodec(TrainingCodec[Question]):
         return [answer.text for answer in example.answers]
 
     def encode(self, examples: Sequence[Question]) -> Encoded:
-        """Returns the rows of all windows; `kept` is the windows of each question."""
+        """Returns the rows of all windows; `extras` are the windows of each question."""
         parts = [windows(example, self.tokenizer, self.spans) for example in examples]
         segments = (window.segments for window in itertools.chain(*parts))
         fields = text_fields(segments, self.tokenizer, self.spans.seq_len)
@@ -111,7 +111,7 @@ class QuestionCodec(TrainingCodec[Question]):
         answers = [example.answers[0] if example.answers else None for example in examples]
         targets = [
             np.array([target(window, answer) for window in parts], np.int32)
-            for parts, answer in zip(encoded.kept, answers, strict=True)
+            for parts, answer in zip(encoded.extras, answers, strict=True)
         ]
         starts, ends = np.concatenate(targets).T.copy()
         pairs = zip(answers, targets, strict=True)
@@ -120,10 +120,10 @@ class QuestionCodec(TrainingCodec[Question]):
             "answers_in_no_window": sum(answer is not None and not positions.any() for answer, positions in pairs),
             "answers_inside_tokens": sum(
                 answer is not None and not is_exact(answer, example, parts[0].document)
-                for answer, example, parts in zip(answers, examples, encoded.kept, strict=True)
+                for answer, example, parts in zip(answers, examples, encoded.extras, strict=True)
             ),
-            "contexts_without_overlap": sum(map(leaves_no_overlap, encoded.kept)),
-            "truncated": sum(parts[0].is_cut for parts in encoded.kept),
+            "contexts_without_overlap": sum(map(leaves_no_overlap, encoded.extras)),
+            "truncated": sum(parts[0].is_cut for parts in encoded.extras),
         }
         return TrainingRows({**encoded.fields, "start_positions": starts, "end_positions": ends}, counts)
 

@@ -37,12 +37,12 @@ class SpanConfig(Constrained, prefix="data"):
 
     Attributes:
       seq_len: the maximum number of tokens of a row. Default: 384, or the model's positions if fewer.
-      doc_stride: the number of pieces from the start of one window to the start of the next (128).
-      max_query_length: the maximum number of pieces of a question; the rest is truncated (64).
-      max_answer_length: the maximum number of pieces of an answer (30).
-      n_best: the number of answers to keep, and of starts and ends to consider in each window (20).
+      doc_stride: the number of pieces from the start of one window to that of the next.
+      max_query_length: the maximum number of pieces of a question; the rest is truncated.
+      max_answer_length: the maximum number of pieces of an answer.
+      n_best: the number of answers to keep, and of starts and ends to consider in each window.
       null_answers: whether a question may have no answer (SQuAD 2.0).
-      null_threshold: "no answer" is selected if its score exceeds that of the best answer by more than this (0.0).
+      null_threshold: "no answer" is selected if its score exceeds that of the best answer by more than this.
       packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
     """
 

@@ -15,11 +15,11 @@ class ArticleLimits(Constrained, prefix="data.limits"):
     """Limits on articles for training and evaluation. Lengths are in words; brackets have PreSumm's.
 
     Attributes:
-      min_sentences: an article with fewer sentences of sufficient length is dropped (3).
-      max_sentences: only the first sentences of sufficient length are used, at most this many (100).
+      min_sentences: an article with fewer sentences of sufficient length is dropped.
+      max_sentences: only the first sentences of sufficient length are used, at most this many.
       min_words: a sentence has sufficient length if it has more words than this; exactly this many are too few (5).
         Two syllables of Hangul count as a word.
-      max_words: only the first words of a sentence are used, at most this many (200).
+      max_words: only the first words of a sentence are used, at most this many.
       min_summary_words: an article whose summary has fewer words is dropped; Hangul counts as in `min_words`. PreSumm's
         5 counts word pieces with three special tokens; BertSum has no such limit (0).
       max_summary_words: only the first words of a summary are used for training, at most this many (500 word pieces).

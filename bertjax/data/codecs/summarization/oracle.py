@@ -41,9 +41,9 @@ class OracleConfig(Constrained, prefix="data.oracle"):
         sentence, and are lower-cased; words are runs of letters and digits.
       ngrams: the values of n whose ROUGE-n are added; (1, 2) with "sets".
       stem: with "counts", whether NLTK's Porter stemmer stems words of four letters or more, as in rouge-score.
-      lowercase: with "sets", whether case is ignored (False; PreSumm lower-cases only afterwards).
-      num_sentences: the maximum number of selected sentences (3); with "verbatim", the first in the article.
-      first_sentences: the number of sentences considered, from the first; 0 for all (100; BertSum: 0).
+      lowercase: with "sets", whether case is ignored (PreSumm lower-cases only afterwards).
+      num_sentences: the maximum number of selected sentences; with "verbatim", the first in the article.
+      first_sentences: the number of sentences considered, from the first; 0 for all (BertSum).
       letters: the characters of words: "ascii" letters and digits (PreSumm, ROUGE), which removes all text of many
         languages, or "unicode" for all scripts.
       units: what "unicode" compares, as `rouge.units`.

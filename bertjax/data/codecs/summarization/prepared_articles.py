@@ -127,7 +127,7 @@ class ArticleCodec(TrainingCodec[Article]):
         return self.encode_limited(list(map(self.limited, examples)))
 
     def encode_limited(self, limited: Sequence[LimitedArticle]) -> Encoded:
-        """Returns the rows of articles within the limits; `kept` is the `ArticleParts` of each."""
+        """Returns the rows of articles within the limits; `extras` are the `ArticleParts` of each."""
         rows = [article_rows.rows(article.sentences, self.tokenizer, self.rows) for article in limited]
         names = (*self.inputs, *self.prediction_inputs)
         fields = fields_of({name: row.inputs[name] for name in names} for row in itertools.chain.from_iterable(rows))
@@ -198,9 +198,9 @@ class ExtractiveCodec(ArticleCodec):
 
     def targets(self, encoded: Encoded) -> tuple[Fields, Mapping[str, int]]:
         """Returns the labels. "articles_without_labels" counts articles without a sentence with label 1."""
-        rows = [(part, article.labels) for article, parts in encoded.kept for part in parts]
+        rows = [(part, article.labels) for article, parts in encoded.extras for part in parts]
         fields = article_rows.sentence_labels(cast(Ragged, encoded.fields["sentence_starts"]), rows)
-        return fields, {"articles_without_labels": sum(not any(article.labels) for article, _ in encoded.kept)}
+        return fields, {"articles_without_labels": sum(not any(article.labels) for article, _ in encoded.extras)}
 
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Raises UserError if no article has a sentence with label 1.
@@ -255,7 +255,7 @@ class AbstractiveCodec(ArticleCodec):
 
     def targets(self, encoded: Encoded) -> tuple[Fields, Mapping[str, int]]:
         """Returns `labels`, int32 of the summary's length. "summaries_truncated" counts those longer than a limit."""
-        limited = [article for article, _ in encoded.kept]
+        limited = [article for article, _ in encoded.extras]
         targets = [summary_rows.target(article.summary or (), self.tokenizer, self.rows.words) for article in limited]
         labels = [np.append(ids[:-1][: self.target_len - 1], ids[-1:]) for ids in targets]
         is_cut = [

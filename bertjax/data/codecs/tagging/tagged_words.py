@@ -209,8 +209,8 @@ class TaggedCodec(ParsedCodec[Sentence], TrainingCodec[Sentence]):
     def encode(self, examples: Sequence[Sentence]) -> Encoded:
         """Returns rows that together own each word once.
 
-        `kept` is, for each row of a sentence, the position of the first piece of each word that it owns. Characters of
-        one piece have the same position.
+        `extras` are the positions of the first pieces of the words that each row of a sentence owns. Characters of one
+        piece have the same position.
         """
         to_rows = character_rows if self.has_characters else sentence_rows
         windows = [to_rows(example.words, self.tokenizer, self.seq_len) for example in examples]

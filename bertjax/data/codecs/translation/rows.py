@@ -46,9 +46,8 @@ class TranslationRowsConfig(Constrained, prefix="data"):
     """The conversion of pairs to rows.
 
     Attributes:
-      seq_len: the maximum number of tokens of each side, including special tokens. Default: 128, or the model's
-        positions if fewer; without training pairs, that of `init_from` or, if it is unknown, the model's number of
-        positions.
+      seq_len: the maximum number of tokens of each side. Default: 128, or the model's positions if fewer; without
+        training pairs, that of `init_from` or, if it is unknown, the model's positions.
       target_len: the maximum number of tokens of a target, up to `seq_len`; 0 for `seq_len`.
       packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
       on_long_pair: for a training or validation pair with a longer side, which is counted: "skip" leaves it out;
