@@ -37,7 +37,7 @@ _TRANSFORMERS = {
 }
 
 # Keys of `model` that `init_from` does not determine, apart from dropout inside layers, which is that of the folder.
-_CHOSEN = (
+CHOSEN = (
     *("dropout", "attention_backend", "dtype", "scan_layers", "remat"),
     *("initializer", "initializer_range", "depth_scaled_init"),
 )
@@ -57,7 +57,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.model = _recurrent() if model == "rnn" else _transformer(*_TRANSFORMERS[model or "tiny"])
     if not model and not dates:
         parts.unset(config, ("architecture", "start_token"))
-        parts.unset(config.model, [key for key in config.model if key not in _CHOSEN])
+        parts.unset(config.model, [key for key in config.model if key not in CHOSEN])
     config.data.source = "dates"
     config.smoothing_denominator = "V"
     _set_optimizer(config.optimizer, _TRANSFORMERS[model or "tiny"][1] if model != "rnn" else 512)

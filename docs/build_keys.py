@@ -48,13 +48,15 @@ Sources of published values:
 """
 # Names of several configs. A list of configs is written with the largest of these that it contains.
 _GROUPS = {
-    "encoders": set(CONFIGS) - {"translation"},
+    "encoders": set(CONFIGS) - {"translation", "denoising"},
     "training": set(CONFIGS) - {"features", "minimal_pairs", "retrieval"},
     "BERT": set(CONFIGS) - {"embeddings", "features", "minimal_pairs", "reranker", "retrieval", "translation"},
     "fine-tuning": {"classification", "multiple_choice", "question_answering", "tagging"},
     "vectors": {"embeddings", "features", "retrieval"},
     "ranking": {"embeddings", "reranker"},
-    "pretraining": {"bert_pretraining", "replaced_tokens"},
+    "pretraining": {"bert_pretraining", "denoising", "replaced_tokens"},
+    "BERT pretraining": {"bert_pretraining", "replaced_tokens"},
+    "encoder-decoders": {"denoising", "translation"},
     "summarization": {"bertsum_abs", "bertsum_ext"},
 }
 # So many keys with the same experiments have a heading.
@@ -101,6 +103,12 @@ _PUBLISHED = {
         "base",
         rf"{_BERT}|{_ADAM}|masking\.(rate|.*_fraction)|batch_size|num_steps|generator\..*|discriminator_weight",
         {"data.seq_len": 512},
+    ),
+    "denoising": Published(
+        "Lewis et al. 2020, BART-Base",
+        "base,bart",
+        r"noise\..*|objective|num_steps|batch_size|data\.seq_len"
+        r"|model\.(num_layers|num_decoder_layers|hidden_size|num_heads|intermediate_size|activation|dropout)",
     ),
     "classification": Published(_DEVLIN, "base", _FINE_TUNING, _UNCORRECTED),
     "multiple_choice": Published(f"{_DEVLIN} on SWAG", "base,swag", _FINE_TUNING, _UNCORRECTED),

@@ -38,6 +38,7 @@ SIZES = {name: tuple(getattr(module, "SIZES", ())) for name, module in MODULES.i
 SIZES["translation"] = ("tiny", "base", "big", "rnn")
 VARIANTS = [(name, size) for name, sizes in SIZES.items() for size in sizes]
 VARIANTS += [("bert_pretraining", variant) for variant in ("tiny,modern", "modernbert_base")]
+VARIANTS += [("denoising", "base,t5")]
 # The values that a config needs in addition to a size.
 NEEDED = {"classification": {"data.labels": ("no", "yes")}, "tagging": {"data.labels": ("O", "B-PER", "I-PER")}}
 
@@ -45,7 +46,7 @@ NEEDED = {"classification": {"data.labels": ("no", "yes")}, "tagging": {"data.la
 def small(name: str, folder: Path) -> dict[str, Any]:
     """Writes tiny data for a config and returns the values that it needs."""
     values = {"num_steps": 2, "batch_size": 8, "data.valid_fraction": 0.2}
-    if name in ("bert_pretraining", "replaced_tokens"):
+    if name in ("bert_pretraining", "denoising", "replaced_tokens"):
         text = {"data.source": tiny.write_text(folder / "text.txt"), "data.lines": "sentence"}
         return {**values, **text, "data.workers": 1, "data.vocab_size": 120}
     if name == "question_answering":

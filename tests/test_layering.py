@@ -19,6 +19,7 @@ LAYERS = {
     "bertjax/launch.py": "BASE distributed evaluations experiments.find experiments.load experiments.registered keys "
     "modes tools.sweeps training usage",
     "configs/": "configs errors config.defaults evaluations.find experiments",
+    "configs/denoising.py": "configs errors config.defaults interop.families tasks.translators",
     "configs/translation.py": "configs errors config.defaults tasks.translators",
     "configs/parts.py": "configs errors config.defaults contract evaluations.find experiments.find models.bert "
     "training.config",

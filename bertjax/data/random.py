@@ -35,6 +35,7 @@ class Stream(enum.IntEnum):
     SPANS = 8
     SAMPLING = 9
     RATES = 10
+    SENTENCES = 11
 
 
 def philox4x32(counters: tuple[UInt64[np.ndarray, " n"], ...], key: tuple[int, int]) -> UInt32[np.ndarray, "n 4"]:

@@ -46,6 +46,8 @@ _SCORER_KEYS: dict[str, tuple[str, ...]] = {
 }
 _ROWS = ("words", "interval_segments")  # keys of `data` of runs that were trained on articles
 _PREFIXES = ("source_prefix", "target_prefix")  # keys of `data` of translation runs
+_ENCODER_DECODERS = ("translation", "denoising")  # experiments whose runs start each other
+_SETTINGS = ("architecture", "start_token")
 # The modules that open what is not a run, in the order in which they are tried.
 _KINDS = ("bertjax.interop.families.presumm", "bertjax.interop.folders", "bertjax.interop.families.google")
 # A name of the Hugging Face Hub: OWNER/MODEL, or one of the first models, which have no owner.
@@ -273,7 +275,7 @@ class Run(Published):
 
     @property
     def rows(self) -> Mapping[str, Any]:
-        keys = ("seq_len",) if self.experiment == "translation" else _ROWS
+        keys = ("seq_len",) if self.experiment in _ENCODER_DECODERS else _ROWS
         return {key: self.config["data"][key] for key in keys if key in self.config["data"]}
 
     @property
@@ -302,10 +304,10 @@ class Run(Published):
 
     def translation(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
         run = self.config
-        if self.experiment != "translation":
+        if self.experiment not in _ENCODER_DECODERS:
             return super().translation()
-        settings = {key: run[key] for key in ("architecture", "start_token")}
-        return settings, run["model"], {key: run["data"][key] for key in _PREFIXES}
+        settings = {"architecture": "transformer", **{key: run[key] for key in _SETTINGS if key in run}}
+        return settings, run["model"], {key: run["data"][key] for key in _PREFIXES if key in run["data"]}
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """Loads a run.

@@ -3,6 +3,7 @@
 The experiments of pretraining differ in what their models learn from the tokens to predict.
 """
 
+import abc
 import dataclasses
 import functools
 import itertools
@@ -73,8 +74,33 @@ class DataConfig(Composed, prefix="data"):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainingConfig(ExperimentConfig):
-    """The config keys of every experiment that pretrains.
+class PreparedTextConfig(ExperimentConfig):
+    """The config keys of every experiment that trains on prepared text.
+
+    Attributes:
+      num_steps: number of updates. Default: those of the budget, in fine-tuning those of `num_epochs`. With
+        `budget.hours`, they are not known until the run has ended.
+      data: the text, and how it becomes rows.
+    """
+
+    num_steps: Size | None = always(None)
+    data: DataConfig
+    objective = "masked_lm"  # a key of tasks with several; not annotated here, or it would be a key of all
+
+    @property
+    @abc.abstractmethod
+    def batches(self) -> BatchConfig:
+        """Everything that determines a batch except the text and the step."""
+
+    @property
+    @abc.abstractmethod
+    def vocab_size(self) -> int | None:
+        """The number of tokens that the model predicts. None for those of the vocabulary."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingConfig(PreparedTextConfig):
+    """The config keys of every experiment that pretrains a BERT.
 
     Attributes:
       init_from: a folder of Hugging Face or sentence-transformers, a google-research checkpoint or a bertjax run to
@@ -82,21 +108,15 @@ class PretrainingConfig(ExperimentConfig):
       learned_positions: the number of positions that the model in `init_from` was trained on; later positions start as
         copies of these. 0 to take all positions unchanged.
       seed: seed of all random numbers, such as those of parameters, data order, masks and dropout.
-      num_steps: number of updates. Default: those of the budget, in fine-tuning those of `num_epochs`. With
-        `budget.hours`, they are not known until the run has ended.
       batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. A batch of
         shorter rows holds a multiple of this.
       model: the encoder.
-      data: the text, and how it becomes rows.
       masking: see `MaskingConfig`.
     """
 
     learned_positions: int = always(0)
-    num_steps: Size | None = always(None)
     model: bert.ModelConfig
-    data: DataConfig
     masking: MaskingConfig
-    objective = "masked_lm"  # a key of tasks with several; not annotated here, or it would be a key of all
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,8 +132,11 @@ class PretrainingConfig(ExperimentConfig):
         self.check(ok, "learned_positions", expected, got=got, fix=fix)
 
     @property
+    def vocab_size(self) -> int | None:
+        return self.model.vocab_size
+
+    @property
     def batches(self) -> BatchConfig:
-        """Everything that determines a batch except the text and the step."""
         data = self.data
         rows = data.pairs, self.masking, data.rows
         sizes = self.batch_size, self.num_steps
@@ -131,13 +154,20 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
     return resolved
 
 
+D = TypeVar("D", bound=PreparedTextConfig)
 C = TypeVar("C", bound=PretrainingConfig)
 
 
-class PretrainingData(Data, Generic[C]):
-    """Prepared text, in `data.prepared_dir`, by default in the folder."""
+class PretrainingData(Data, Generic[D]):
+    """Prepared text, in `data.prepared_dir`, by default in the folder.
 
-    def __init__(self, config: C, folder: Path, published: Published | None) -> None:
+    Attributes:
+      kind: the class of the batches.
+    """
+
+    kind: type[PretrainingBatches] = PretrainingBatches
+
+    def __init__(self, config: D, folder: Path, published: Published | None) -> None:
         corpus = config.data.corpus
         sources = config.data.sources
         if not (corpus.source or sources.mixture) and saved_file(folder):  # evaluation of a run on other text
@@ -263,7 +293,7 @@ class PretrainingData(Data, Generic[C]):
         key = names, split, config
         if key not in self._batches:
             corpora = {name: corpus for name, corpus in self._corpora.items() if not names or name in names}
-            self._batches[key] = PretrainingBatches(corpora, split, config)
+            self._batches[key] = self.kind(corpora, split, config)
         return self._batches[key]
 
     def baselines(self) -> Mapping[str, float]:
@@ -301,7 +331,7 @@ class PretrainingData(Data, Generic[C]):
         """
         tokenizer = self.vocabulary
         weights = self._config.data.sources.weights
-        total: np.ndarray = np.zeros(self._config.model.vocab_size or tokenizer.vocab_size)
+        total: np.ndarray = np.zeros(self._config.vocab_size or tokenizer.vocab_size)
         unigrams = [corpus.unigrams for corpus in self._corpora.values() if corpus.unigrams is not None]
         if not unigrams:
             return None

@@ -91,7 +91,7 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
         )
     missing = [key for key, value in model.items() if value is None and not key.endswith("vocab_size")]
     if missing:
-        raise no_model("model", missing[0], "translation")
+        raise no_model("model", missing[0], config["experiment"])
     if data.get("seq_len", 0) is None:
         default = _SEQ_LEN
         if published and not data.get("source"):
@@ -147,6 +147,17 @@ def _with_prefixes(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> di
     if any(data.get(key) for key in ("source_prefix", "target_prefix")) or data.get("source") == DATES:
         return data
     return {**data, **prefixes}
+
+
+def check_positions(config: Any) -> None:
+    """Raises UserError if rows or hypotheses have more tokens than the model has positions."""
+    limit = config.model.max_positions if isinstance(config.model, TransformerKeys) else 0
+    lengths = {"decoding.max_length": config.decoding.max_length, "data.seq_len": config.data.seq_len}
+    for key, tokens in lengths.items():
+        if limit and tokens > limit:
+            expected = f"at most model.max_positions={limit}"
+            fix = "lower it" if config.init_from else "lower it, or raise --config.model.max_positions"
+            raise UserError(f"config key {key}", got=tokens, expected=expected, fix=fix)
 
 
 def make_model(model: TransformerKeys | RecurrentKeys, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:

@@ -34,7 +34,9 @@ _SMALL = "num_steps=2 batch_size=4 data.workers=1"
 _SMALL_MODEL = "model.num_layers=1 model.hidden_size=16 model.num_heads=2 model.intermediate_size=32"
 _SMALL_DATA = {
     "bert_pretraining": "data.source=texts/*.txt data.valid_fraction=0.2 data.vocab_size=300",
-    "replaced_tokens": "data.source=texts/*.txt data.valid_fraction=0.2 data.vocab_size=300",
+    **dict.fromkeys(
+        ("denoising", "replaced_tokens"), "data.source=texts/*.txt data.valid_fraction=0.2 data.vocab_size=300"
+    ),
     "translation": "data.vocab_size=80 model.num_decoder_layers=1 evaluate_every=2 checkpoint.save_every=1"
     " checkpoint.final=last:2",
 }

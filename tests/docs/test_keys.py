@@ -88,7 +88,7 @@ def test_the_guide_of_runs_lists_the_keys_that_may_change_on_resumption():
     ("arguments", "printed"),
     [
         (["--config=configs/classification.py:mrpc", "--keys=num_ep*"], "num_epochs = 3.0\n    epochs to train for,"),
-        (["--keys=optimizer.learning_rate"], "optimizer.learning_rate = 0.0001 (bert_pretraining, replaced_tokens); "),
+        (["--keys=optimizer.learning_rate"], "optimizer.learning_rate = 0.0001 (bert_pretraining, denoising, "),
         (["--version"], "bertjax "),
     ],
 )

@@ -63,7 +63,7 @@ _OF_TASKS = {
     },
 }
 # A task with the data and the values of another one.
-_OTHERS = {"replaced_tokens": "bert_pretraining"}
+_OTHERS = dict.fromkeys(("denoising", "replaced_tokens"), "bert_pretraining")
 _VARIANTS = {"translation": "dates"}
 TASKS = tuple(_OF_TASKS)
 

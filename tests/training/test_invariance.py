@@ -105,11 +105,20 @@ DISTILLED = {
     "distillation.relation_heads": 4,
 }
 REPLACED = {"generator.width": 0.5, "generator.embeddings": "disentangled"}
+DENOISING = {"model.num_decoder_layers": 1, "decoding.max_length": 48}
+SPANS = {**DENOISING, "objective": "span_corruption", "noise.permute_sentences": False}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "own"), [("bert_pretraining", MODERN), ("bert_pretraining", NOISE), ("replaced_tokens", REPLACED)]
+    ("task", "own"),
+    [
+        ("bert_pretraining", MODERN),
+        ("bert_pretraining", NOISE),
+        ("replaced_tokens", REPLACED),
+        ("denoising", DENOISING),
+        ("denoising", SPANS),
+    ],
 )
 def test_updates_of_pretraining_do_not_depend_on_the_mesh(data, folder, task, own):
     """With all axes, micro-batches and rematerialization, against one device; of a modern encoder also with Muon."""

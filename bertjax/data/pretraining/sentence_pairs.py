@@ -126,6 +126,19 @@ class Sentences:
             at[some] += 1
         return tokens
 
+    def of_tokens(
+        self, documents: Int64[np.ndarray, " n"], starts: Int64[np.ndarray, " n"], lengths: Int64[np.ndarray, " n"]
+    ) -> Int64[np.ndarray, " tokens"]:
+        """Returns a number of the sentence of each token of segments of documents.
+
+        Numbers increase, and no two segments share one.
+        """
+        sizes = self.first[documents + 1] - self.first[documents]
+        numbers = np.repeat(self.first[documents], sizes) + positions_in_groups(sizes)
+        bounds = np.concatenate([[0], np.cumsum(self.lengths[numbers], dtype=np.int64)])
+        before = bounds[np.cumsum(sizes) - sizes] + starts
+        return np.searchsorted(bounds, np.repeat(before, lengths) + positions_in_groups(lengths), side="right")
+
 
 def lengths_of(instances: np.ndarray, num_special: int) -> Int64[np.ndarray, " n"]:
     """Returns the number of tokens of instances (dtype `INSTANCE`) with `num_special` special tokens each."""

@@ -105,7 +105,9 @@ def load_side(folder: Path) -> Tokenizer:
     if (folder / "vocab.txt").exists():
         return _for_translation(WordPiece.load(folder))
     silent = read_json(folder / "tokenizer_config.json").get(SILENT, ())
-    return _library(folder / FILE, read_special_names(folder), silent)
+    names = read_special_names(folder)
+    of_encoder = {"bos": names["cls"], "eos": names["sep"]} if {"cls", "sep"} <= names.keys() else {}
+    return _library(folder / FILE, {**of_encoder, **names}, silent)
 
 
 def open_vocabulary(path: Path, lowercase: bool) -> Tokenizer:
