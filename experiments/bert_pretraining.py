@@ -26,8 +26,8 @@ from bertjax.models.losses import cross_entropy
 from bertjax.tasks import bert, inputs, pretraining, samples
 from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective, language_models
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask
-from bertjax.tasks.teachers import TeacherConfig
 from bertjax.tasks.targets import causal_rows_first, is_evaluated, num_tokens, scored, source_of, targets
+from bertjax.tasks.teachers import TeacherConfig
 
 FREE_AFTER_TRAINING = (*pretraining.FREE_AFTER_TRAINING, "decoding")
 _log = logging.getLogger(__name__)

@@ -93,7 +93,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def predictions(self, output: jax.Array, batch: Batch) -> bert.Predictions:
         is_choice = (batch["segment_ids"] != 0).any(axis=-1)
-        return bert.Predictions(mask_logits(output.reshape(is_choice.shape), is_choice), batch["weights"], "classification")
+        logits = mask_logits(output.reshape(is_choice.shape), is_choice)
+        return bert.Predictions(logits, batch["weights"], "classification")
 
     def score_names(self) -> Sequence[str]:
         return ("accuracy", "loss")
