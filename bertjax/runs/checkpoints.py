@@ -223,9 +223,11 @@ def restore_params(workdir: Path, which: str, params: Any) -> Any:
 
     def read(checkpointer: ocp.StandardCheckpointer, folder: Path) -> Any:
         saved = checkpointer.metadata(folder).item_metadata
-        of_training = {name: saved.tree[name] for name in _OF_TRAINING if saved and name in saved.tree}
+        names = [name for name in _OF_TRAINING if params and saved and name in saved.tree and name not in params]
+        if not names:
+            return checkpointer.restore(folder, params)
         anywhere = jax.tree.leaves(params)[0].sharding
-        extra = jax.tree.map(lambda array: _replicated(array, anywhere), of_training)
+        extra = {name: jax.tree.map(lambda array: _replicated(array, anywhere), saved.tree[name]) for name in names}
         restored = checkpointer.restore(folder, {**extra, **params})
         return {name: restored[name] for name in params}
 
