@@ -401,6 +401,32 @@ class StagedTask(TrainingTask):
 
 
 @runtime_checkable
+class TaughtTask(Protocol):
+    """A `TrainingTask` whose training batches have fields with the outputs of another model.
+
+    Attributes:
+      teacher: the task of that model.
+      weights: its weights.
+    """
+
+    teacher: TrainingTask
+    weights: "Published"
+
+    def teacher_fields(self, params: Params, batch: Batch) -> Batch:
+        """Returns the further fields of a training batch, from the parameters of the teacher; a compiled program."""
+
+    def check_weights(self, lacks: Params) -> None:
+        """Raises UserError if the teacher's weights lack parameters that the student learns from.
+
+        Args:
+          lacks: for each parameter of the teacher, whether there are no weights.
+        """
+
+    def review(self, metrics: Mapping[str, float]) -> None:
+        """Warns of a student that does not learn, by the metrics of updates."""
+
+
+@runtime_checkable
 class Experiment(Protocol):
     """A module of `experiments/`.
 

@@ -6,8 +6,8 @@
     python launch.py --config=configs/bert_pretraining.py:phase2 --workdir=runs/base512 \\
         --config.init_from=runs/base --config.data.source='wiki/*.txt'
 
-The variant, after the colon, is any of a size, `modern`, `lamb`, `phase2` or `adaptation`, and `diffusion` or
-`gpt_bert`, separated by commas:
+The variant, after the colon, is any of a size, `modern`, `lamb`, `phase2` or `adaptation`, `diffusion` or `gpt_bert`,
+and `distilbert`, `tinybert` or `minilm`, separated by commas:
 
 - Sizes: tiny, mini, small, medium, base, large. Without a size, `init_from` determines it.
 - `modern` has the structure of ModernBERT (Warner et al. 2024) with a size of BERT: rotary positions, pre-norm, GeGLU,
@@ -27,6 +27,13 @@ The variant, after the colon, is any of a size, `modern`, `lamb`, `phase2` or `a
   predicts hidden tokens, 30 % to 15 %, one position earlier (Charpentier and Samuel 2024). Without a size, they
   continue the model in `init_from`, such as ModernBERT's folder. `likelihood.source` and `causal_pairs.source` name
   texts and minimal pairs to evaluate.
+- `distilbert`, `tinybert` and `minilm` train a student of the BERT in `teacher`, whose vocabulary it has; a size makes
+  another student. Weights of terms are relative to means over tokens. DistilBERT (Sanh et al. 2019) has 6 of the
+  teacher's layers, logits of all tokens at temperature 2, labels and cosines, with the weights 5, 2 and 1 of its code;
+  the code starts from layers 1,3,5,8,10,12 of 12. TinyBERT (Jiao et al. 2020) has 4 layers of width 312, of which the
+  embeddings, the outputs and the attention scores are compared, as in its general distillation; its code adds up
+  layers, and its augmentation of fine-tuning rows is not built. MiniLM (MiniLMv2, Wang et al. 2021) has 6 layers of
+  width 384, and 48 relation heads in the last layer; for a large teacher, the paper takes layer 21 of 24.
 - `lamb` is the large-batch recipe of NVIDIA's BERT (LAMB, You et al. 2020): 7,038 updates of 65,536 rows, then
   1,563 of 32,768. The default is BERT's AdamW: 900,000 updates of 256 rows, then 100,000.
 
@@ -41,7 +48,23 @@ from ml_collections import ConfigDict
 from bertjax.configs import parts
 from bertjax.configs.sizes import MODERNBERT_SIZES, SIZES
 
-VARIANTS = ((*SIZES, *MODERNBERT_SIZES), ("modern",), ("lamb",), ("phase2", "adaptation"), ("diffusion", "gpt_bert"))
+# The terms of `distillation`, and the sizes of the paper's student: layers, hidden size, heads, feed-forward size.
+_STUDENTS = {
+    "distilbert": (
+        {"labels": 2.0, "logits": 5.0, "logits_at": "all", "temperature": 2.0, "cosine": 1.0, "init_layers": "uniform"},
+        (6, 768, 12, 3072),
+    ),
+    "tinybert": ({"labels": 0.0, "hidden": 1.0, "embeddings": 1.0, "attention": 1.0}, (4, 312, 12, 1200)),
+    "minilm": ({"labels": 0.0, "relations": 1.0, "relation_heads": 48}, (6, 384, 12, 1536)),
+}
+VARIANTS = (
+    (*SIZES, *MODERNBERT_SIZES),
+    ("modern",),
+    ("lamb",),
+    ("phase2", "adaptation"),
+    ("diffusion", "gpt_bert"),
+    tuple(_STUDENTS),
+)
 _NOISE = {
     "diffusion": {
         "mask_fraction": 1.0,
@@ -62,7 +85,7 @@ _NOISE = {
 
 def get_config(variant: str = "", experiment: str = "bert_pretraining") -> ConfigDict:
     """Returns the config of a variant such as `base`, `large,lamb`, `tiny,modern` or `lamb,phase2`."""
-    size, modern, lamb, continued, noise = parts.chosen(variant, VARIANTS)
+    size, modern, lamb, continued, noise, student = parts.chosen(variant, VARIANTS)
     size = size or ("modernbert_base" if modern and not continued else "")
     config = parts.config_of(experiment)
     config.num_steps = 900_000
@@ -99,12 +122,28 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
         _lengthen(config)
     if continued == "adaptation":
         _adapt(config)
+    if student:
+        _distil(config, student, has_size=bool(size))
     if noise:
         config.data.next_sentence = False
         config.masking.update(_NOISE[noise])
     if lamb:
         _enlarge_batches(config, second_phase=continued == "phase2")
     return config
+
+
+def _distil(config: ConfigDict, student: str, *, has_size: bool) -> None:
+    """Sets the terms of a student and, unless the variant has a size, the sizes of the paper's."""
+    terms, (layers, hidden, heads, intermediate) = _STUDENTS[student]
+    parts.unset(config, ["teacher"])  # required
+    config.distillation.update(terms)
+    config.data.next_sentence = False
+    if not has_size:
+        parts.set_size(config.model, "base")
+        config.model.num_layers = layers
+        config.model.hidden_size = hidden
+        config.model.num_heads = heads
+        config.model.intermediate_size = intermediate
 
 
 def _modernize(config: ConfigDict) -> None:

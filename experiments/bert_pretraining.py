@@ -27,6 +27,7 @@ from bertjax.tasks import bert, inputs, pretraining, samples
 from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective, language_models
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask
 from bertjax.tasks.targets import causal_rows_first, is_evaluated, num_tokens, scored, source_of, targets
+from bertjax.tasks.teachers import TeacherConfig
 
 FREE_AFTER_TRAINING = (*pretraining.FREE_AFTER_TRAINING, "decoding")
 _log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ _QUANTILES = 32  # of the lengths of texts that are generated from nothing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(PretrainingConfig):
+class Config(PretrainingConfig, TeacherConfig):
     """The config keys that this experiment reads.
 
     Attributes:
@@ -188,6 +189,9 @@ class Task(PretrainingTask[Config]):
         if self._config.masking.is_bound and not is_evaluated(batch):
             metrics = {name.replace("masked_lm_loss", "masked_lm_bound"): metric for name, metric in metrics.items()}
         return sums, {"tokens": num_tokens(batch), **metrics, **self.source_metrics(batch)}
+
+    def predictions(self, output: Any, batch: Batch) -> bert.Predictions:
+        return bert.Predictions(output.masked_lm_logits, batch["masked_weights"], "classification")
 
     def score_names(self) -> Sequence[str]:
         """Those of `loss` in evaluations, if they differ from those of updates."""

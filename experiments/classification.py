@@ -309,6 +309,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
         loss = jnp.sum(losses * self._weights(batch))
         return {self.loss_name: loss}, fine_tuning.metrics(batch, right, batch["weights"])
 
+    def predictions(self, output: Any, batch: Batch) -> bert.Predictions:
+        return bert.Predictions(output, self._weights(batch), self._objective.problem)
+
     def _weights(self, batch: Batch) -> jax.Array:
         """Returns the weight of each text in the loss; 0 for empty positions and rows that pad the batch."""
         return self._objective.weights(batch["weights"], batch["labels"], self._config)

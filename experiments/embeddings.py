@@ -269,7 +269,15 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return {self.loss_name: jnp.ones(())}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """Returns the loss of the whole batch, whose texts are encoded in slices."""
+        vectors = self.vectors(params, batch, rng)
+        scores = batch["scores"] if self._config.definition.scores else jnp.zeros((len(vectors), 0))
+        texts = Texts(batch["places"] >= 0, batch["numbers"], scores, batch["weights"])
+        scale = jnp.exp(params["log_scale"]) if self._config.learn_scale else jnp.float32(self._config.scale)
+        loss = total(self.loss_name, vectors, texts, scale, self._loss, self._config.sizes)
+        return {self.loss_name: loss}, fine_tuning.metrics(batch, None, batch["weights"])
+
+    def vectors(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
+        """Returns the vectors [B, T, F] of the T texts of the rows of a whole batch, which are encoded in slices."""
 
         def encode(rows: Batch, numbers: jax.Array) -> jax.Array:
             with drawing_by_row(numbers):
@@ -277,13 +285,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
         rows = {name: batch[name] for name in (*bert.INPUTS, "position_ids", "cls_positions")}
         outputs = in_slices(encode, rows, self._config.accumulation_steps)
-        places = batch["places"]
-        vectors = outputs.reshape(-1, outputs.shape[-1])[jnp.maximum(places, 0)]
-        scores = batch["scores"] if self._config.definition.scores else jnp.zeros((len(places), 0))
-        texts = Texts(places >= 0, batch["numbers"], scores, batch["weights"])
-        scale = jnp.exp(params["log_scale"]) if self._config.learn_scale else jnp.float32(self._config.scale)
-        loss = total(self.loss_name, vectors, texts, scale, self._loss, self._config.sizes)
-        return {self.loss_name: loss}, fine_tuning.metrics(batch, None, batch["weights"])
+        return outputs.reshape(-1, outputs.shape[-1])[jnp.maximum(batch["places"], 0)]
+
+    def predictions(self, output: jax.Array, batch: Batch) -> bert.Predictions:
+        return bert.Predictions(output, (batch["places"] >= 0) * batch["weights"][:, None], "regression")
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """Returns the vector of each row, [B, F]."""

@@ -85,12 +85,16 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """Returns the cross-entropy over the choices of each question."""
-        tokens = batch["segment_ids"] != 0
         labels = batch["labels"]
-        rows = {name: batch[name].reshape(-1, tokens.shape[-1]) for name in bert.INPUTS}
-        logits = mask_logits(self.apply(params, rows, rng).reshape(tokens.shape[:2]), tokens.any(axis=-1))
+        rows = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in bert.INPUTS}
+        logits = self.predictions(self.apply(params, rows, rng), batch).logits
         metrics = fine_tuning.metrics(batch, is_best(logits, labels), batch["weights"])
         return {self.loss_name: jnp.sum(cross_entropy(logits, labels) * batch["weights"])}, metrics
+
+    def predictions(self, output: jax.Array, batch: Batch) -> bert.Predictions:
+        is_choice = (batch["segment_ids"] != 0).any(axis=-1)
+        logits = mask_logits(output.reshape(is_choice.shape), is_choice)
+        return bert.Predictions(logits, batch["weights"], "classification")
 
     def score_names(self) -> Sequence[str]:
         return ("accuracy", "loss")

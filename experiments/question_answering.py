@@ -115,15 +115,19 @@ class Task(fine_tuning.FineTuningTask[Config]):
         The softmax excludes padding and, in packed rows, other windows, so the loss of a window does not depend on its
         batch. `run_squad.py` includes padding, because it pads all rows to one length.
         """
-        start, end = self._logits(params, batch, rng)
+        start, end = self._masked(self.apply(params, batch, rng), batch)
         starts = batch["start_positions"]
         ends = batch["end_positions"]
         if self._config.data.packing:
-            start, end = (_by_window(logits, batch) for logits in (start, end))
             starts, ends = (batch["cls_positions"] + places for places in (starts, ends))
         losses = span_cross_entropy(start, end, starts, ends)
         metrics = fine_tuning.metrics(batch, is_best(start, starts) * is_best(end, ends), batch["weights"])
         return {self.loss_name: jnp.sum(losses * batch["weights"])}, metrics
+
+    def predictions(self, output: SpanLogits, batch: Batch) -> bert.Predictions:
+        logits = jnp.stack(self._masked(output, batch), axis=-2)  # [B, 2, S]; packed [B, E, 2, S]
+        weights = jnp.broadcast_to(batch["weights"][..., None], logits.shape[:-1])
+        return bert.Predictions(logits, weights, "classification")
 
     def score_names(self) -> Sequence[str]:
         """Returns the metrics that every set of questions has. `squad.score_v2` adds others for some sets."""
@@ -166,7 +170,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """Returns the start and end logits of each token, [B, S]."""
-        return self._logits(params, batch, None)._asdict()
+        return self._masked(self.apply(params, batch, None), batch)._asdict()
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the answer, "" for none, and its start and end as characters of the context.
@@ -206,14 +210,11 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """Returns the answers by question id, as the evaluation scripts of SQuAD read them."""
         return {record["id"]: record["answer"] for record in records}
 
-    def _logits(self, params: Params, batch: Batch, rng: jax.Array | None) -> SpanLogits:
-        """Returns the start and end logits, with padding masked."""
-        is_token = batch["segment_ids"] != 0
-        return SpanLogits(*(mask_logits(logits, is_token) for logits in self.apply(params, batch, rng)))
-
-
-def _by_window(logits: jax.Array, batch: Batch) -> jax.Array:
-    """Returns the logits of packed rows [B, S], repeated for each window [B, E, S] with the other windows masked."""
-    numbers = 1 + jnp.arange(batch["cls_positions"].shape[1])
-    is_in_window = batch["segment_ids"][:, None] == numbers[:, None]
-    return mask_logits(jnp.broadcast_to(logits[:, None], is_in_window.shape), is_in_window)
+    def _masked(self, output: SpanLogits, batch: Batch) -> SpanLogits:
+        """Returns the logits with padding masked; of packed rows, for each window [B, E, S] without other windows."""
+        allowed = batch["segment_ids"] != 0
+        if "cls_positions" in batch:
+            numbers = 1 + jnp.arange(batch["cls_positions"].shape[1])
+            allowed = batch["segment_ids"][:, None] == numbers[:, None]
+            output = SpanLogits(*(jnp.broadcast_to(logits[:, None], allowed.shape) for logits in output))
+        return SpanLogits(*(mask_logits(logits, allowed) for logits in output))

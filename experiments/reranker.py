@@ -201,6 +201,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
         losses = self._config.definition.loss(logits, targets, present)
         return {self.loss_name: jnp.sum(losses * batch["weights"])}, fine_tuning.metrics(batch, right, batch["weights"])
 
+    def predictions(self, output: jax.Array, batch: Batch) -> bert.Predictions:
+        present = _present(batch)
+        return bert.Predictions(output.reshape(*present.shape, 1), present * batch["weights"][:, None], "regression")
+
     def score_names(self) -> Sequence[str]:
         return self._config.metrics
 

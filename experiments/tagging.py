@@ -225,6 +225,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
         metrics = fine_tuning.metrics(batch, is_best(logits, labels), batch["label_weights"])
         return {self.loss_name: jnp.sum(cross_entropy(logits, labels) * self._word_weights(batch))}, metrics
 
+    def predictions(self, output: Any, batch: Batch) -> bert.Predictions:
+        return bert.Predictions(output, self._word_weights(batch), "classification")
+
     def _word_weights(self, batch: Batch) -> jax.Array:
         """Returns the weight of each token in the loss; 0 for all but the first pieces of the words that a row owns."""
         return self._config.weighted(batch["label_weights"], batch["labels"])

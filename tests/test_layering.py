@@ -35,6 +35,8 @@ LAYERS = {
     "bertjax/evaluations/causal_pairs.py": "BASE contract evaluations.minimal_pairs tasks",
     "bertjax/modes/": "BASE contract data.readers distributed evaluations interop.published interruption model modes "
     "runs training",
+    "bertjax/modes/stages.py": "BASE contract evaluations interop.published modes runs training tasks.distillation "
+    "tasks.teachers",  # a student's task is made from the experiment's
     "bertjax/reporting/": "tools.reporting",
     "bertjax/tools/__init__.py": "",
     "bertjax/tools/sweeps/": "BASE tools.sweeps modes distributed runs training.preemption tools.reporting.runs "

@@ -8,6 +8,7 @@
 import abc
 import dataclasses
 import functools
+import hashlib
 import importlib
 import re
 from collections.abc import Mapping, Sequence
@@ -98,6 +99,16 @@ class Published(abc.ABC):
         scorer_keys = () if scorer is None else ("scorer", "sentence_pooling", *_SCORER_KEYS[scorer])
         names = (*MODEL_KEYS, *scorer_keys, *_DECODER_KEYS)
         return MODEL_DEFAULTS | {key: self.fields[key] for key in names if key in self.fields}
+
+    @property
+    def digest(self) -> str:
+        """A digest of the folder's or the checkpoint's files, which differs if weights differ."""
+        files = sorted(self.path.glob("*")) if self.path.is_dir() else [self.path]
+        total = hashlib.sha256()
+        for file in filter(Path.is_file, files):
+            with file.open("rb") as stream:
+                total.update(hashlib.file_digest(stream, "sha256").digest())
+        return total.hexdigest()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -242,6 +253,11 @@ class Run(Published):
     def family(self) -> str:
         """The family of the encoder. Runs of earlier versions do not record it."""
         return self.config["model"].get("family") or families.of_model(self.config["model"])
+
+    @property
+    def digest(self) -> str:
+        """That of the parameters that `checkpoint.final` names."""
+        return checkpoints.digest(self.path, "final")
 
     @functools.cached_property
     def _tokenizer(self) -> EncoderTokenizer:

@@ -171,6 +171,11 @@ class TransformerLayer(nn.Module):
         y, to_sequence, to_memory = self._sublayers(x, attend, attend_to_memory, deterministic)
         return y, LayerAttention(to_sequence, to_memory)
 
+    def heads(self, x: Float[Array, "B S H"]) -> tuple[Array, Array, Array]:
+        """Returns queries, keys and values of self-attention for the layer's input; see `MultiHeadAttention.heads`."""
+        has_norm = self.config.norm == "pre" and not self.kind.bare_input
+        return self.attention.heads(self.attention_norm(x) if has_norm else x)
+
     def start(self, memory: Float[Array, "B M H"], places: int) -> LayerCache:
         """Returns a cache with `places` empty positions and the memory's keys and values."""
         key, value = _to_cache_layout(*self.cross_attention.project(memory))

@@ -28,6 +28,8 @@ def shapes_of_updates(task: TrainingTask, data: Data, batch_size: int) -> Iterat
       batch_size: rows of an update.
     """
     specs = [{name: field.shape for name, field in spec.items()} for spec in task.batch_specs()]
+    names = next(data.batches("train", 0, np.arange(1))).keys()  # not those of a teacher's outputs
+    specs = [{name: shape for name, shape in spec.items() if name in names} for spec in specs]
     for batch in data.batches("train", 0, np.arange(1)):  # a batch has equally many rows for each row number
         yield specs.index({name: (len(x) * batch_size, *x.shape[1:]) for name, x in batch.items()})
 

@@ -28,6 +28,7 @@ from bertjax.contract import (
     Evaluation,
     Experiment,
     MiningTask,
+    PredictionTask,
     Record,
     ScoringTask,
     Trainable,
@@ -42,6 +43,7 @@ from bertjax.modes.lost_weights import is_lost, record_of, restored, with_copies
 from bertjax.modes.request import Request, config_of
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import has_checkpoint
+from bertjax.tasks import distillation, teachers
 from bertjax.training import sharding
 from bertjax.training.config import BudgetConfig, EvaluationConfig, InferenceConfig, TrainingConfig
 
@@ -99,8 +101,12 @@ class Resolved(NamedTuple):
         return self.module.Data(build_part(self.module.Config, config), folder, published)  # type: ignore[call-arg]
 
     def build(self, config: ConfigTree, vocabulary: Vocabulary, settings: type) -> Complete:
-        """Builds the task from a complete config."""
-        task = self.module.Task(build_part(self.module.Config, config), vocabulary)  # type: ignore[call-arg]
+        """Builds the task from a complete config; to train with a teacher, the student."""
+        task: PredictionTask
+        if settings is TrainingConfig and config.get("teacher"):
+            task = distillation.student(self.module, config, vocabulary)
+        else:
+            task = self.module.Task(build_part(self.module.Config, config), vocabulary)  # type: ignore[call-arg]
         return Complete(dict(config), build_part(settings, config), task)
 
     def complete(self, data: Data) -> Complete:
@@ -223,7 +229,14 @@ def resolve(request: Request, config: ConfigTree | None, find: Find, published: 
 def of_config(module: Experiment, config: ConfigTree) -> Resolved:
     """Resolves the config of a new run by its experiment alone, without a command line."""
     published = open_weights(Path(config["init_from"])) if config["init_from"] else None
-    return Resolved(module, module.resolve(config, published), published=published)
+    return Resolved(module, module.resolve(_with_teacher(config), published), published=published)
+
+
+def _with_teacher(config: ConfigTree) -> ConfigTree:
+    """Fills in what a teacher determines."""
+    if not config.get("teacher"):
+        return config
+    return teachers.with_teacher(config, open_weights(Path(config["teacher"])))
 
 
 def rehearse(request: Request, config: ConfigTree, find: Find) -> ConfigTree:
@@ -341,6 +354,7 @@ def with_weights(resolved: Resolved, request: Request) -> Resolved:
     else:
         if config["init_from"] and not published:
             published = open_weights(Path(config["init_from"]))
+        config = _with_teacher(config)
         complete = _by_experiment(request, resolved.module, config, published)
         record = record_of(config, complete, request.overrides) if published else None
         config = complete

@@ -40,6 +40,8 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         if meter and settings.num_steps:  # the batches may depend on it
             data = resolved._replace(config=config).data(workdir / "data")
         size = loop.num_parameters(task)
+        starts_as_teacher = bool(config.get("teacher")) and bool(config["distillation"]["init_layers"])
+        published = task.weights if starts_as_teacher else resolved.published
         distributed.on_first_process(lambda: _save_config(resolved, workdir, config))
         if record := resolved.record:
             distributed.on_first_process(lambda: lost_weights.save_record(workdir, record))
@@ -47,7 +49,7 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, environment))
         distributed.on_first_process(lambda: data.vocabulary.save(workdir))
         distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
-        if loop.train(task, data, settings, workdir, profile, meter, resolved.published, evaluations):
+        if loop.train(task, data, settings, workdir, profile, meter, published, evaluations):
             distributed.on_first_process(lambda: run_folder.save_usage(workdir, request.began))
             return Outcome.STOPPED
         done = distributed.of_first_process(latest_step(workdir))

@@ -206,6 +206,9 @@ class Checkpoints:
                 manifests.write(folder, _ITEMS)
 
 
+_OF_TRAINING = ("distillation",)  # parameters that only training with a teacher uses
+
+
 def restore_params(workdir: Path, which: str, params: Any) -> Any:
     """Restores the parameters of a run, without its optimizer state.
 
@@ -219,7 +222,14 @@ def restore_params(workdir: Path, which: str, params: Any) -> Any:
     """
 
     def read(checkpointer: ocp.StandardCheckpointer, folder: Path) -> Any:
-        return checkpointer.restore(folder, params)
+        saved = checkpointer.metadata(folder).item_metadata
+        names = [name for name in _OF_TRAINING if params and saved and name in saved.tree and name not in params]
+        if not names:
+            return checkpointer.restore(folder, params)
+        anywhere = jax.tree.leaves(params)[0].sharding
+        extra = {name: jax.tree.map(lambda array: _replicated(array, anywhere), saved.tree[name]) for name in names}
+        restored = checkpointer.restore(folder, {**extra, **params})
+        return {name: restored[name] for name in params}
 
     return _read_mean(workdir, which, read)
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -79,6 +79,20 @@ class HasModel(Protocol):
 
     def codec(self, tokenizer: EncoderTokenizer) -> Codec[Any]:
         """Returns the kind of the rows."""
+
+
+class Predictions(NamedTuple):
+    """What a student learns from the predictions of a teacher; see `bertjax.tasks.distillation`.
+
+    Attributes:
+      logits: the logits of classes or flags, or numbers, on the last axis [B, ..., C].
+      weights: the weight of each prediction in the loss [B, ...].
+      kind: "classification", "multi_label" or, for numbers and vectors, "regression".
+    """
+
+    logits: jax.Array
+    weights: jax.Array
+    kind: str
 
 
 C = TypeVar("C", bound=HasModel)
@@ -176,6 +190,10 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         """
         options = {**options, "deterministic": rng is None, "rngs": {} if rng is None else {"dropout": rng}}
         return self._model.apply({"params": params}, BertInputs.of(batch), *arguments, **options)
+
+    def predictions(self, output: Any, batch: Batch) -> Predictions:
+        """Returns the predictions for a training batch, from the model's output."""
+        return Predictions(output, batch["weights"], "classification")
 
     @property
     def encoder(self) -> HeadConfig:

@@ -34,6 +34,7 @@ from bertjax.models.bert import HeadConfig
 from bertjax.tasks import bert, completion, inputs
 from bertjax.tasks.bert import BertTask, SampledTask
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
+from bertjax.tasks.teachers import TeacherConfig
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class DataConfig(Composed, prefix="data"):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FineTuningConfig(EpochsConfig):
+class FineTuningConfig(EpochsConfig, TeacherConfig):
     """The config keys of fine-tuning on rows of one or two texts."""
 
     data: DataConfig

@@ -2,12 +2,14 @@
 
 import functools
 import logging
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from bertjax.config import choice
 from bertjax.contract import Params
@@ -114,6 +116,34 @@ def warm_start(
         started = {**params, **_load(wanted, published, reinitialized)}
         return extend_positions(started, learned, len(_positions(params)), positions)
     return {**params, **_load(wanted, published, reinitialized)}
+
+
+def with_layers(params: Params, empty: Params, weights: Params, places: Sequence[int]) -> Params:
+    """Replaces parameters by those of another model, of which the layers of the encoder are some.
+
+    Args:
+      params: the random parameters of a model with a BERT named `bert`.
+      empty: the other model's parameters before its weights were loaded.
+      weights: its parameters; those without weights are those in `empty`.
+      places: for each layer of `params`, its row in the stacked layers of `weights`.
+    Raises:
+      UserError: if the encoders differ in a shape.
+    """
+    has_weights = traverse_util.flatten_dict(jax.tree.map(operator.is_not, empty, weights), sep="/")
+    values = traverse_util.flatten_dict(weights, sep="/")
+    result = {}
+    for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
+        value = values.get(path, leaf)
+        if path.startswith("bert/encoder/layers/") and len(value) != len(leaf):
+            value = value[jnp.array(places)]
+        if path.startswith("bert/") and value.shape != leaf.shape:
+            got = f"{path} of shape {leaf.shape}"
+            fix = "omit the sizes of model other than num_layers, or distillation.init_layers"
+            expected = f"{value.shape}, as in the teacher"
+            raise UserError("config key distillation.init_layers", got=got, expected=expected, fix=fix)
+        result[path] = value if has_weights.get(path) and value.shape == leaf.shape else leaf
+    tree: Params = traverse_util.unflatten_dict(result, sep="/")
+    return tree
 
 
 def _load(wanted: Params, published: Published, reinitialized: Sequence[str]) -> Params:

@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import partial_eval as pe
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from bertjax.contract import StagedTask, TrainingTask
+from bertjax.contract import StagedTask, TaughtTask, TrainingTask
 from bertjax.training.config import TrainingConfig
 
 Build = Callable[[Mapping[str, Any]], tuple[TrainingTask, TrainingConfig]]
@@ -40,7 +41,7 @@ def largest_spec(task: TrainingTask) -> Mapping[str, jax.ShapeDtypeStruct]:
 
 def count_positions(spec: Mapping[str, jax.ShapeDtypeStruct]) -> int:
     """Returns the number of positions of a batch, including padding."""
-    return max(x.size for x in spec.values())
+    return max(x.size for x in spec.values() if jnp.issubdtype(x.dtype, jnp.integer))
 
 
 def training_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
@@ -48,7 +49,7 @@ def training_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct])
 
     The backward pass has two products for each product of the forward pass. For BERT this is
     6P + 12 L S H + 6 m (H^2 + H V) per token, see docs/benchmarks.md, without the last layer's products where
-    the loss does not read its output, plus the small products of the pooler.
+    the loss does not read its output, plus the small products of the pooler. A teacher adds its forward pass.
 
     Args:
       task: the task.
@@ -56,7 +57,18 @@ def training_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct])
     """
     with jax.sharding.use_abstract_mesh(_CPUS):
         params = jax.eval_shape(lambda: task.init(jax.random.key(0)))
-        return 3 * matrix_flops(jax.make_jaxpr(lambda p, b: task.loss(p, b, None))(params, dict(spec)).jaxpr)
+        loss = jax.make_jaxpr(lambda p, b: task.loss(p, b, None))(params, dict(spec)).jaxpr
+        return 3 * matrix_flops(loss) + teacher_flops(task, spec)
+
+
+def teacher_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
+    """Returns the operations of the teacher in an update, whose outputs `spec` also has; 0 without a teacher."""
+    if not isinstance(task, TaughtTask):
+        return 0.0
+    params = jax.eval_shape(task.teacher.init, jax.random.key(0))
+    program = jax.make_jaxpr(task.teacher_fields)(params, dict(spec)).jaxpr
+    used, _ = pe.dce_jaxpr(program, [True] * len(program.outvars))  # without the teacher's own loss
+    return matrix_flops(used)
 
 
 def update_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax import distributed
-from bertjax.contract import Batch, Data, Evaluation, RowIndices, StagedTask, TrainingTask
+from bertjax.contract import Batch, Data, Evaluation, RowIndices, StagedTask, TaughtTask, TrainingTask
 from bertjax.errors import UserError, did_you_mean
 from bertjax.progress import track
 from bertjax.runs import run_folder
@@ -212,6 +212,7 @@ class _Run:
             amounts = {**self._meter(done), "hours": self._ledger.trained_seconds / 3600}
             metrics |= {f"train/used_{name}": value for name, value in amounts.items()}
         self._log.write_update(done, metrics, self.seconds_left(done))
+        self._trainer.review(metrics)
 
     def _hours_left(self) -> float:
         """The seconds left of `budget.hours`; infinite without it."""
@@ -309,6 +310,7 @@ class Trainer:
         self.length: float = math.inf if config.num_steps is None else config.num_steps
         self.scores_start = False
         self._recompilations = Recompilations(task.batch_specs())
+        self._teacher: Callable[[Batch], Batch] | None = None
         self._loss_spikes = health.Spikes("loss", least=0.05)
         self._gradient_spikes = health.Spikes("gradient_norm", least=1.0, log_scale=True)
 
@@ -381,8 +383,12 @@ class Trainer:
         self.length = num_steps
 
     def put(self, batch: Batch) -> dict[str, jax.Array]:
-        """Puts this process's rows of a global batch on its devices."""
-        return sharding.put_batch(batch, self._mesh)
+        """Puts this process's rows of a global batch on its devices, and adds the outputs of a teacher."""
+        arrays = sharding.put_batch(batch, self._mesh)
+        if not isinstance(self._task, TaughtTask):
+            return arrays
+        self._teacher = self._teacher or steps.make_teacher(self._task, self._mesh)
+        return {**arrays, **self._teacher(arrays)}
 
     def settle(self, state: steps.TrainState) -> None:
         """Waits for the update that is not checked yet. Raises UserError if its loss or gradient is not finite."""
@@ -396,6 +402,11 @@ class Trainer:
             self._loss_spikes.add(index + 1, float(loss), stage)
             self._gradient_spikes.add(index + 1, float(norm), stage)
             self._last = None
+
+    def review(self, metrics: Mapping[str, float]) -> None:
+        """Warns of a student that does not learn from its teacher."""
+        if isinstance(self._task, TaughtTask):
+            self._task.review(metrics)
 
     def notices(self) -> dict[str, float]:
         """Returns the number of spikes and recompilations since the last call, and logs a warning for each kind."""

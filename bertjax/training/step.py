@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax import meshes
-from bertjax.contract import Metrics, Params, PredictionTask, StagedTask, TrainingTask
+from bertjax.contract import Metrics, Params, PredictionTask, StagedTask, TaughtTask, TrainingTask
 from bertjax.errors import UserError
 from bertjax.training import sharding
 from bertjax.training.config import TrainingConfig
@@ -250,6 +250,22 @@ def jit_step(
     def call(state: TrainState, batch: Tree, numbers: Numbers) -> tuple[TrainState, StepReport]:
         with jax.set_mesh(mesh):
             return compiled(state, batch, numbers)
+
+    return call
+
+
+def make_teacher(task: TaughtTask, mesh: Mesh) -> Callable[[Tree], Tree]:
+    """Loads the weights of a teacher, and returns its compiled program from a batch to further fields."""
+    teacher = task.teacher
+    shapes = jax.eval_shape(teacher.init, jax.random.key(0))
+    shardings = sharding.tree_shardings(shapes, mesh, teacher.partition_rules())
+    params, has_none = warm_started(teacher, task.weights, shapes, shardings)
+    task.check_weights(has_none)
+    program = jax.jit(task.teacher_fields, out_shardings=sharding.batch_sharding(mesh))
+
+    def call(batch: Tree) -> Tree:
+        with jax.set_mesh(mesh):
+            return program(params, batch)
 
     return call
 

@@ -6,7 +6,9 @@ import pickle
 
 import pytest
 
-from tests import processes
+from tests import processes, tiny
+from tests.experiments.commands import tree_of
+from tests.random_params import random_params
 from tests.training import invariance
 from tests.trees import distance
 
@@ -94,6 +96,14 @@ NOISE = {
     "masking.loss_weight": "inverse_rate",
     "masking.causal_share": 0.25,
 }
+DISTILLED = {
+    "data.next_sentence": False,
+    "model.hidden_size": 48,
+    "model.num_heads": 2,
+    **{f"distillation.{term}": 1.0 for term in ("logits", "hidden", "embeddings", "attention", "relations", "cosine")},
+    "distillation.logits_at": "all",
+    "distillation.relation_heads": 4,
+}
 REPLACED = {"generator.width": 0.5, "generator.embeddings": "disentangled"}
 DENOISING = {"model.num_decoder_layers": 1, "decoding.max_length": 48}
 SPANS = {**DENOISING, "objective": "span_corruption", "noise.permute_sentences": False}
@@ -117,6 +127,27 @@ def test_updates_of_pretraining_do_not_depend_on_the_mesh(data, folder, task, ow
     divided = {**values, "accumulation_steps": min(4, values.get("batch_size", 32) // 4), "model.remat": "full"}
     result = invariance.train(task, divided, folder / f"{task} on meshes", (2, 2, 2), 8)
     check(task, result, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mesh", "devices", "steps"), [((1, 1, 1), 1, 2), ((8, 1, 1), 8, 1), ((2, 2, 2), 8, 2)])
+def test_updates_of_students_do_not_depend_on_the_mesh(data, folder, distilled, mesh, devices, steps):
+    values, expected = distilled
+    result = invariance.train(
+        "bert_pretraining", {**values, "accumulation_steps": steps}, folder / "run", mesh, devices
+    )
+    check("student", result, expected)
+
+
+@pytest.fixture(scope="module")
+def distilled(data, folder):
+    """The values of a student, and its result on one device."""
+    values = data["bert_pretraining"]
+    tree = {**invariance._SMALL, **invariance._OF_TASKS["bert_pretraining"], **values}
+    ready = tiny.ready(tree_of("bert_pretraining", "tiny", tree), folder / "teacher data")
+    ready.task.export(random_params(ready.task.init), folder / "teacher")
+    values = {**values, **DISTILLED, "teacher": str(folder / "teacher"), "data.vocab_file": str(folder / "teacher")}
+    return values, invariance.train("bert_pretraining", values, folder / "student", (1, 1, 1), 1)
 
 
 @pytest.mark.slow

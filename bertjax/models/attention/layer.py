@@ -70,6 +70,19 @@ class MultiHeadAttention(nn.Module):
         value = self._split(self.value(source), config.key_value_heads)
         return self.key_norm(keys) if config.qk_norm else keys, value
 
+    def heads(
+        self, x: Float[Array, "B S H"]
+    ) -> tuple[Float[Array, "B S N Q"], Float[Array, "B S N Q"], Float[Array, "B S N D"]]:
+        """Returns queries, keys and values of `x` for each head, before rotation; keys have their bias."""
+        config = self.config
+        query = self._split(self.query(x), config.num_heads)
+        key = self._split(self.key(x), config.key_value_heads)
+        value = self._split(self.value(x), config.key_value_heads)
+        if config.qk_norm:
+            query = self.query_norm(query)
+            key = self.key_norm(key)
+        return query, self._shared(key), self._shared(value)
+
     def attend(
         self,
         x: Float[Array, "B S H"],

@@ -1,0 +1,385 @@
+"""Distillation: a student learns from the outputs of a teacher, which is another model of the same task.
+
+The teacher is a program of its own, whose outputs are fields of a training batch. A student is the task's class with
+`Distilled` before it, so that tasks without a teacher do not change.
+
+Shapes: B rows, E examples of a row, S tokens, n pairs of layers, H hidden size, N heads, D size of a head.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import traverse_util
+from jaxtyping import Array
+
+from bertjax.config import build_part
+from bertjax.contract import Batch, Metrics, Params, Sums
+from bertjax.data.text.vocabularies import has_only_specials
+from bertjax.errors import UserError
+from bertjax.interop.published import Published, open_weights
+from bertjax.models import distillation as terms
+from bertjax.models.bert import BertInputs, MaskedLanguageModelHead
+from bertjax.models.encoder import Encoder, take_positions
+from bertjax.tasks import pretrained
+from bertjax.tasks.bert import BertTask, Predictions, SampledTask
+from bertjax.tasks.teachers import OF_LAYERS, layer_numbers, teacher_config
+
+_log = logging.getLogger(__name__)
+_MAPS = "distillation"  # the student's parameters that only its training uses
+_FIELD = "teacher_"  # before the names of fields with the teacher's outputs
+_PARTS = ("query", "key", "value")
+_MOST_COLLAPSED = 0.2  # how much closer to each other the student's vectors may be than the teacher's
+_DIVERGENCES: Mapping[str, Callable[..., Array]] = {
+    "classification": terms.divergence,
+    "multi_label": terms.flag_divergence,
+    "regression": lambda teacher, student, _: terms.squared_distance(teacher, student),
+}
+
+
+class Observation(NamedTuple):
+    """What a task's loss computed with its model.
+
+    Attributes:
+      inputs: the rows that the encoder read; several for each row of a batch whose rows have several texts.
+      output: the model's output.
+      layers: the embeddings and each layer's output [L + 1, B, S, H]; None if they were not recorded.
+    """
+
+    inputs: BertInputs
+    output: Any
+    layers: Array | None
+
+
+class Observable(BertTask[Any], SampledTask):
+    """A task that records what its loss computes."""
+
+    _observations: list[Observation] | None = None
+    reads_layers = False
+
+    def observe(self, params: Params, batch: Batch, rng: Array | None) -> tuple[tuple[Sums, Metrics], Observation]:
+        """Returns the loss of a batch, and what it computed."""
+        self._observations = []
+        try:
+            loss = super().loss(params, batch, rng)  # type: ignore[safe-super]
+            (observation,) = self._observations
+        finally:
+            self._observations = None
+        return loss, observation
+
+    def apply(self, params: Params, batch: Batch, rng: Array | None, *arguments: Any, **options: Any) -> Any:
+        layers: list[Array] = []
+
+        def record(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+            if not isinstance(context.module, Encoder) or context.method_name != "__call__":
+                return call(*args, **kwargs)
+            positions = kwargs.get("output_positions")
+            output = call(*args, **{**kwargs, "return_layers": True, "output_positions": None})
+            layers.append(output.layers)
+            return output if positions is None else output._replace(hidden=take_positions(output.hidden, positions))
+
+        if self._observations is None or self.couples_rows:
+            return super().apply(params, batch, rng, *arguments, **options)
+        if not self.reads_layers:
+            output = super().apply(params, batch, rng, *arguments, **options)
+        else:
+            with nn.intercept_methods(record):
+                output = super().apply(params, batch, rng, *arguments, **options)
+        self._observations.append(Observation(BertInputs.of(batch), output, layers[0] if layers else None))
+        return output
+
+    def vectors(self, params: Params, batch: Batch, rng: Array | None) -> Array:
+        """The vectors of a task that couples rows, whose model sees slices of the batch."""
+        output: Array = super().vectors(params, batch, rng)  # type: ignore[misc]  # of the task's class
+        if self._observations is not None:
+            self._observations.append(Observation(BertInputs.of(batch), output, None))
+        return output
+
+
+class Distilled(Observable):
+    """A student, whose loss has the terms of `DistillationConfig`.
+
+    Parameters: those of the task, and `distillation` with a map [H, W] for each term whose vectors differ in width.
+    """
+
+    teacher: Observable
+    weights: Published  # of the teacher
+    _maps: Mapping[str, tuple[int, int]] = MappingProxyType({})
+
+    def learn_from(self, teacher: Observable, weights: Published) -> None:
+        """Sets the teacher. Raises UserError if a term cannot compare the two models."""
+        self.teacher = teacher
+        self.weights = weights
+        config = self._config.distillation
+        self.reads_layers = teacher.reads_layers = config.reads_layers
+        config.check_models(self.encoder, teacher.encoder)
+        if self.couples_rows:
+            config.check_only_logits()
+            if getattr(teacher._config, "normalize", False) and not self._config.normalize:
+                _log.warning("the teacher normalizes its vectors, the student does not: set --config.normalize=True")
+        masking = getattr(self._config, "masking", None)
+        is_fixed = masking is None or (not masking.is_mixed and self._config.objective == "masked_lm")
+        config.check(is_fixed, "teacher", "no value, unless all rows are masked at a constant rate", got="a folder")
+        is_here = masking is not None or config.logits_at == "predicted"
+        config.check(is_here, "logits_at", "predicted, outside pretraining")
+        self._maps = self._widths()
+
+    @property
+    def _layers(self) -> tuple[int, ...]:
+        sizes = self.encoder.num_layers, self.teacher.encoder.num_layers
+        return layer_numbers(self._config.distillation.layers, *sizes, "layers")
+
+    def _widths(self) -> dict[str, tuple[int, int]]:
+        """The widths of the student and of the teacher for each term whose vectors differ in width."""
+        of_layers = self.encoder.hidden_size, self.teacher.encoder.hidden_size
+        widths = dict.fromkeys(("hidden", "embeddings", "cosine"), of_layers)
+        if self.couples_rows:
+            spec = self.batch_specs_of_task()[0]
+            widths["logits"] = (_vector_size(self, spec), _vector_size(self.teacher, spec))
+        return {
+            name: pair for name, pair in widths.items() if name in self._config.distillation.terms and len({*pair}) > 1
+        }
+
+    def init(self, rng: Array) -> Params:
+        params = super().init(rng)
+        if not self._maps:
+            return params
+        keys = jax.random.split(rng, len(self._maps))
+        draw = nn.initializers.lecun_normal()
+        pairs = zip(keys, self._maps.items(), strict=True)
+        return {**params, _MAPS: {name: draw(key, widths) for key, (name, widths) in pairs}}
+
+    def warm_start(self, params: Params, published: Published) -> Params:
+        """Returns the weights in `init_from`, or those of the teacher's layers that `init_layers` names."""
+        of_task = {name: tree for name, tree in params.items() if name != _MAPS}
+        if published is not self.weights:
+            return {**params, **super().warm_start(of_task, published)}
+        of_teacher = self.teacher.encoder
+        sizes = self.encoder.num_layers, of_teacher.num_layers
+        numbers = layer_numbers(self._config.distillation.init_layers, *sizes, "init_layers")
+        kinds = (of_teacher.kind(number - 1) for number in numbers)
+        places = [number - 1 if kind.group is None else kind.group for number, kind in zip(numbers, kinds, strict=True)]
+        empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _shapes(self.teacher))
+        weights = self.teacher.warm_start(empty, published)
+        return {**params, **pretrained.with_layers(of_task, empty, weights, places)}
+
+    def batch_specs_of_task(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """Returns the shapes of batches without the teacher's outputs."""
+        return super().batch_specs()  # type: ignore[safe-super]
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        params = _shapes(self.teacher)
+        specs = self.batch_specs_of_task()
+        return [{**spec, **jax.eval_shape(self.teacher_fields, params, dict(spec))} for spec in specs]
+
+    def teacher_fields(self, params: Params, batch: Batch) -> dict[str, Array]:
+        """Returns the outputs of the teacher, with these parameters, as further fields of a batch."""
+        _, seen = self.teacher.observe(params, batch, None)
+        fields = {}
+        if self._config.distillation.logits:
+            predictions = self._predictions(self.teacher, params, seen, batch)
+            fields = {"logits": predictions.logits, "weights": predictions.weights}
+        rows = len(next(iter(batch.values())))
+        layers = self._representations(
+            self.teacher, params, seen, self._layers, self._config.distillation.relation_layer
+        )
+        fields |= {name: x.reshape(rows, -1, *x.shape[1:]) for name, x in layers.items()}
+        return {f"{_FIELD}{name}": value for name, value in fields.items()}
+
+    def check_weights(self, lacks: Params) -> None:
+        """Raises UserError unless there are weights of the encoder and, for predictions, of the heads."""
+        paths = [path for path, lacking in traverse_util.flatten_dict(lacks, sep="/").items() if lacking]
+        if not self._config.distillation.logits:
+            paths = [path for path in paths if path.startswith("bert/") and "/pooler/" not in path]
+        if paths:
+            modules = ", ".join(dict.fromkeys(path.split("/")[0] for path in paths))
+            expected = "a model that was trained for this task, or no distillation.logits"
+            where = f"config key teacher={self._config.teacher}"
+            raise UserError(where, got=f"no weights of {modules}", expected=expected, fix="name another folder")
+
+    def denominators(self, batch: Batch) -> Mapping[str, Array]:
+        """Returns also those of the terms: the predictions, real tokens, or pairs of tokens of one instance."""
+        segments = batch["segment_ids"].reshape(-1, batch["segment_ids"].shape[-1])
+        tokens = jnp.maximum(jnp.sum(segments != 0, dtype=jnp.float32), 1)
+        counts = dict.fromkeys(OF_LAYERS, tokens)
+        counts["attention"] = jnp.maximum(jnp.sum(terms.are_related(segments), dtype=jnp.float32), 1)
+        if f"{_FIELD}weights" in batch:
+            counts["logits"] = jnp.maximum(jnp.sum(batch[f"{_FIELD}weights"]), 1e-6)
+        of_task = super().denominators(batch)  # type: ignore[safe-super]
+        return {**of_task, **{_name(name): counts[name] for name in self._config.distillation.terms}}
+
+    def loss(self, params: Params, batch: Batch, rng: Array | None) -> tuple[Sums, Metrics]:
+        """Returns the terms with their weights; in evaluations, whose batches lack the teacher, the task's loss."""
+        if not any(name.startswith(_FIELD) for name in batch):
+            return super().loss(params, batch, rng)  # type: ignore[safe-super]
+        config = self._config.distillation
+        (of_task, metrics), seen = self.observe(params, batch, rng)
+        values = dict(self._terms(params, batch, seen))
+        counts = self.denominators(batch)
+        sums = {name: config.labels * value for name, value in of_task.items() if config.labels}
+        sums |= {_name(name): config.terms[name] * value for name, value in values.items()}
+        metrics = {**metrics, **{_name(name): (value, counts[_name(name)]) for name, value in values.items()}}
+        if self.couples_rows:
+            metrics |= self._closeness(params, batch, seen)
+        return sums, metrics
+
+    def _terms(self, params: Params, batch: Batch, seen: Observation) -> Iterator[tuple[str, Array]]:
+        """The sum of each term over the rows of a batch."""
+        config = self._config.distillation
+        segments = seen.inputs.segment_ids
+        is_token = segments != 0
+        if config.logits:
+            predictions = self._predictions(self, params, seen, batch)
+            logits = predictions.logits
+            student = logits @ params[_MAPS]["logits"] if "logits" in self._maps else logits
+            losses = _DIVERGENCES[predictions.kind](batch[f"{_FIELD}logits"], student, config.temperature)
+            # Predictions without weight may have logits of -inf.
+            yield "logits", jnp.sum(jnp.where(predictions.weights > 0, losses * predictions.weights, 0.0))
+        of_student = self._representations(self, params, seen, range(1, self.encoder.num_layers + 1), 0)
+        of_teacher = {name: _merged(batch[f"{_FIELD}{name}"]) for name in of_student}
+
+        def distance(name: str, of_pair: Callable[[Array, Array], Array]) -> Array:
+            student = of_student[name]
+            student = student @ params[_MAPS][name] if name in self._maps else student
+            return of_pair(of_teacher[name], student)
+
+        for name in ("hidden", "embeddings"):
+            if name in config.terms:
+                distances = distance(name, terms.squared_distance).reshape(len(segments), -1, segments.shape[-1])
+                yield name, jnp.sum(jnp.mean(distances, axis=1) * is_token)
+        if config.cosine:
+            yield "cosine", jnp.sum(distance("cosine", terms.cosine_distance) * is_token)
+        if config.attention:
+            pairs = zip(*(_merged_layers(of_model) for of_model in (of_teacher, of_student)), strict=True)
+            errors = [(terms.scores(*teacher) - terms.scores(*student)) ** 2 for teacher, student in pairs]
+            mean = jnp.mean(jnp.stack(errors), axis=(0, 2))
+            yield "attention", jnp.sum(mean * terms.are_related(segments))
+        if config.relations:
+            heads = config.relation_heads
+            divergences = [
+                terms.relation_divergence(of_teacher[part], of_student[part], heads, segments) for part in _PARTS
+            ]
+            yield "relations", jnp.sum(sum(divergences) * is_token)
+
+    def _representations(
+        self, task: Observable, params: Params, seen: Observation, layers: Sequence[int], relation_layer: int
+    ) -> dict[str, Array]:
+        """What the terms compare of the layers, by name, with the rows that the encoder read on axis 0.
+
+        Args:
+          task: the teacher or the student.
+          params: its parameters.
+          seen: its outputs.
+          layers: the layers to compare, counted from 1.
+          relation_layer: the layer whose relations are compared; 0 for the last.
+        """
+        states = seen.layers
+        chosen = self._config.distillation.terms
+        result: dict[str, Array] = {}
+        if states is None:
+            return result
+
+        def heads(number: int) -> tuple[Array, Array, Array]:
+            return terms.heads(task.encoder, number - 1, params["bert"]["encoder"]["layers"], states[number - 1])
+
+        if "hidden" in chosen:
+            result["hidden"] = jnp.stack([states[number] for number in layers], axis=1)
+        if "embeddings" in chosen:
+            result["embeddings"] = states[0]
+        if "cosine" in chosen:
+            result["cosine"] = states[-1]
+        if "attention" in chosen:
+            pairs = [
+                terms.rotated(task.encoder, number - 1, *heads(number)[:2], seen.inputs.position_ids)
+                for number in layers
+            ]
+            result["queries"], result["keys"] = (jnp.stack(of_layers, axis=1) for of_layers in zip(*pairs, strict=True))
+        if "relations" in chosen:
+            vectors = heads(relation_layer or task.encoder.num_layers)
+            result |= {name: x.reshape(*x.shape[:2], -1) for name, x in zip(_PARTS, vectors, strict=True)}
+        return result
+
+    def _predictions(self, task: Observable, params: Params, seen: Observation, batch: Batch) -> Predictions:
+        """The predictions of the teacher or the student."""
+        if self._config.distillation.logits_at == "predicted":
+            return task.predictions(seen.output, batch)
+        assert seen.layers is not None
+        head = MaskedLanguageModelHead(task.encoder)
+        table = params["bert"]["embeddings"]["word_embeddings"]
+        logits: Any = head.apply({"params": params["masked_lm"]}, seen.layers[-1], table)
+        is_token = seen.inputs.segment_ids != 0
+        return Predictions(logits, is_token.astype(jnp.float32), "classification")
+
+    def _closeness(self, params: Params, batch: Batch, seen: Observation) -> Metrics:
+        """The mean cosine of the vectors of different texts, of student and teacher; see `review`."""
+        predictions = self._predictions(self, params, seen, batch)
+        weights = predictions.weights.ravel()
+        vectors = {"student": predictions.logits, "teacher": batch[f"{_FIELD}logits"]}
+        one = jnp.ones(())
+        return {
+            f"{model}_mean_cosine": (terms.mean_cosine(x.reshape(-1, x.shape[-1]), weights), one)
+            for model, x in vectors.items()
+        }
+
+    def review(self, metrics: Mapping[str, float]) -> None:
+        """Warns if the student's vectors of different texts are nearly the same, given the metrics of an update."""
+        student, teacher = (metrics.get(f"train/{model}_mean_cosine") for model in ("student", "teacher"))
+        if student is not None and teacher is not None and student > teacher + _MOST_COLLAPSED:
+            text = (
+                "the student's vectors of different texts have a mean cosine of %.2f, the teacher's of %.2f: they "
+                "collapse; a lower learning rate, another pooling or fewer negatives of one kind may help"
+            )
+            _log.warning(text, student, teacher)
+
+
+def _name(term: str) -> str:
+    return f"distillation_{term}"
+
+
+def _merged(field: Array) -> Array:
+    """A field with its first two axes merged: the rows of a batch, and the texts of a row."""
+    return field.reshape(-1, *field.shape[2:])
+
+
+def _merged_layers(of_model: Mapping[str, Array]) -> Iterator[tuple[Array, Array]]:
+    """Yields queries and keys [B, S, N, D] of each layer."""
+    return zip(*(jnp.moveaxis(of_model[name], 1, 0) for name in ("queries", "keys")), strict=True)
+
+
+def _vector_size(task: Observable, spec: Mapping[str, jax.ShapeDtypeStruct]) -> int:
+    output = jax.eval_shape(lambda params, batch: task.observe(params, batch, None)[1].output, _shapes(task), spec)
+    return int(output.shape[-1])
+
+
+def _shapes(task: BertTask[Any]) -> Params:
+    return jax.eval_shape(task.init, jax.random.key(0))
+
+
+def student(module: Any, config: Mapping[str, Any], vocabulary: Any) -> Distilled:
+    """Returns the task of an experiment with the teacher of a complete config.
+
+    Raises:
+      UserError: if the folder has no model for this task, another vocabulary, or does not fit the terms.
+    """
+    folder = config["teacher"]
+    weights = open_weights(Path(folder))
+    of_folder = module.resolve(teacher_config(config, weights), weights)
+    tokenizer = module.open_vocabulary(build_part(module.Config, of_folder), weights)
+    vocabulary = tokenizer if has_only_specials(vocabulary.vocab) else vocabulary  # that of an example
+    if list(tokenizer.vocab) != list(vocabulary.vocab):
+        got = f"a vocabulary of {tokenizer.vocab_size} tokens, other than the student's of {len(vocabulary.vocab)}"
+        fix = f"set --config.data.vocab_file={folder}"
+        raise UserError(f"config key teacher={folder}", got=got, expected="the same tokens", fix=fix)
+    of_rows = {key: config["data"][key] for key in ("vocab_file", "lowercase")}
+    of_folder = {**of_folder, "data": {**config["data"], **of_rows}}
+    classes = (type(name, (base, module.Task), {}) for name, base in (("Teacher", Observable), ("Student", Distilled)))
+    configs = (build_part(module.Config, values) for values in (of_folder, config))
+    teacher, task = (cls(values, vocabulary) for cls, values in zip(classes, configs, strict=True))
+    assert isinstance(task, Distilled) and isinstance(teacher, Observable)
+    task.learn_from(teacher, weights)
+    return task

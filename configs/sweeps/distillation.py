@@ -1,0 +1,88 @@
+"""Ablation: what a student with half of the layers learns from its teacher, at equal FLOPs, the teacher's counted.
+
+    python launch.py --config=configs/bert_pretraining.py:mini --workdir=runs/teacher ...
+    python launch.py --sweep=configs/sweeps/distillation.py:mini --workdir=runs/distillation \\
+        --set=pretrain.teacher=runs/teacher --set=pretrain.data.source='wiki/*.txt' \\
+        --set=stsb.data.source=STS-B/train.tsv --set=stsb.data.valid_source=STS-B/dev.tsv \\
+        --set=sst2.data.source=SST-2/train.tsv --set=sst2.data.valid_source=SST-2/dev.tsv \\
+        --set=mrpc.data.source=MRPC/train.tsv --set=mrpc.data.valid_source=MRPC/dev.tsv
+
+The teacher is a masked language model of the same size: BERT-Base, or `mini` or `tiny`. Each row pretrains a student
+with 1e19 FLOPs, `mini` with 2e13 or `tiny` with 1e12, and fine-tunes it. The first two rows have no teacher; the second
+starts from every second of its layers. Rows whose labels have no weight do not train the masked-LM head, so that their
+loss is not comparable. "TinyBERT" is its general distillation alone, without the augmentation of fine-tuning rows.
+"""
+
+from typing import Any
+
+from bertjax.configs import parts as config_parts
+from bertjax.configs.sizes import SIZES
+from bertjax.configs.sweeps import parts
+
+_FLOPS = {"base": 1e19, "mini": 2e13, "tiny": 1e12}
+_RELATION_HEADS = {"base": 48, "mini": 16, "tiny": 8}  # of width 16, as in the paper
+_ROWS: dict[str, dict[str, Any]] = {
+    "from scratch": {},
+    "every second layer": {"init_layers": "uniform"},
+    "DistilBERT": {
+        "labels": 2.0,
+        "logits": 5.0,
+        "logits_at": "all",
+        "temperature": 2.0,
+        "cosine": 1.0,
+        "init_layers": "uniform",
+    },
+    "TinyBERT, general": {"labels": 0.0, "hidden": 1.0, "embeddings": 1.0, "attention": 1.0},
+    "MiniLMv2": {"labels": 0.0, "relations": 1.0},
+}
+_TASKS = {"stsb": "STS-B", "mrpc": "MRPC", "sst2": "SST-2"}
+
+
+def get_sweep(variant: str = "") -> dict[str, Any]:
+    """Returns the sweep of BERT-Base, or of `tiny` or `mini`."""
+    (size,) = config_parts.chosen(variant, (tuple(_FLOPS),))
+    size = size or "base"
+    fine_tuning = {} if size == "base" else {"data.seq_len": parts.TINY_LENGTH, "optimizer.learning_rate": 3e-4}
+    return {
+        "stages": [
+            parts.stage("pretrain", f"configs/bert_pretraining.py:{size}", _pretraining(size)),
+            *(parts.task(name, "pretrain", fine_tuning) for name in _TASKS),
+        ],
+        "rows": [
+            parts.row(name, {f"pretrain.distillation.{key}": value for key, value in values.items()})
+            for name, values in _ROWS.items()
+        ],
+        "base": "from scratch",
+        "seeds": (0, 1, 2),
+        "metrics": [
+            parts.metric("loss", "pretrain", "valid/masked_lm_loss", digits=3),
+            *(parts.task_metric(name, heading) for name, heading in _TASKS.items()),
+        ],
+        "source": "no paper has these rows.",
+        "needs": {
+            "pretrain.data.source": "the text to pretrain on",
+            "pretrain.teacher": "the teacher, a masked language model of this size",
+            **parts.task_needs(list(_TASKS)),
+        },
+    }
+
+
+def _pretraining(size: str) -> dict[str, Any]:
+    """Returns the values of all rows."""
+    layers, _ = SIZES[size]
+    values = {
+        "budget.flops": _FLOPS[size],
+        "teacher": "",
+        "distillation.relation_heads": _RELATION_HEADS[size],
+        "model.num_layers": layers // 2,
+        "data.source": "",
+        "data.prepared_dir": "{workdir}/prepared",
+        "data.next_sentence": False,
+        "data.stages": (),
+        "data.seq_len": 128,
+    }
+    if size != "base":
+        small = {"evaluate_every": 200, "checkpoint.save_every": 200, "log_every": 50, "batch_size": 32}
+        dropout = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
+        values |= {**small, **dropout, "optimizer.warmup_steps": 50, "optimizer.learning_rate": 1e-3}
+    return values

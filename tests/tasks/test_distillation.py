@@ -1,0 +1,250 @@
+"""Each task learns from a teacher: an export of the same task with random weights."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.tasks import teachers as teaching
+from bertjax.training import loop
+from tests import tiny
+from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, sizes, tree_of
+from tests.random_params import random_params
+
+LAYERS = ("hidden", "embeddings", "attention", "relations", "cosine")
+_VALUES = {"batch_size": 8, "num_steps": 2, "data.seq_len": 24, **sizes(2, 32, 4, 48, 24), **NO_DROPOUT}
+_OF_TASKS = {
+    "bert_pretraining": {
+        "data.stages": (),
+        "data.packing": False,
+        "data.lines": "sentence",
+        "data.workers": 1,
+        "data.valid_fraction": 0.2,
+    },
+    "question_answering": {"data.max_query_length": 8},
+    "embeddings": {"data.text_columns": ("query", "positive"), "data.row_multiple": 8},
+}
+_WRITERS = {
+    "bert_pretraining": lambda folder: {"data.source": str(tiny.write_text(folder / "text.txt"))},
+    "classification": tiny.write_table,
+    "tagging": tiny.write_sentences,
+    "question_answering": tiny.write_questions,
+    "multiple_choice": tiny.write_choices,
+    "reranker": tiny.write_related,
+    "embeddings": tiny.write_related,
+}
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory):
+    """Returns a function from a task to the config keys of its data, and the folder of a teacher."""
+    made = {}
+
+    def teacher(name):
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            values = {**_WRITERS[name](folder), **_OF_TASKS.get(name, {})}
+            ready = tiny.ready(tree_of(name, "tiny", {**_VALUES, **values}), folder / "data")
+            ready.task.export(random_params(ready.task.init), folder / "teacher")
+            if name == "bert_pretraining":
+                values["data.vocab_file"] = str(folder / "teacher")
+            made[name] = values, folder / "teacher"
+        return made[name]
+
+    return teacher
+
+
+def student(teachers, name, folder, **distilled):
+    """The task of a student, its first state, and a batch with the teacher's outputs."""
+    values, teacher = teachers(name)
+    changes = {key.replace("__", "."): value for key, value in distilled.items()}
+    own = {key: value for key, value in changes.items() if key.startswith("model.")}
+    terms = {f"distillation.{key}": value for key, value in changes.items() if not key.startswith("model.")}
+    teacher = terms.pop("distillation.teacher", str(teacher))
+    tree = tree_of(name, "tiny", {**_VALUES, **values, **own, "teacher": teacher, **terms})
+    ready = tiny.ready(tree, folder)
+    published = ready.task.weights if terms.get("distillation.init_layers") else None
+    trainer = loop.Trainer(ready.task, ready.settings, jax.devices()[:1], published)
+    batch = trainer.put(next(ready.data.batches("train", 0, np.arange(8))))
+    assert {key: value.shape for key, value in batch.items()} in [
+        {key: value.shape for key, value in spec.items()} for spec in ready.task.batch_specs()
+    ]
+    return ready.task, trainer.fresh().params, batch
+
+
+def terms_of(task, params, batch):
+    _, metrics = jax.jit(lambda params, batch: task.loss(params, batch, None))(params, batch)
+    prefix = "distillation_"
+    return {
+        name.removeprefix(prefix): float(total / count)
+        for name, (total, count) in metrics.items()
+        if name.startswith(prefix)
+    }
+
+
+@pytest.mark.parametrize("name", list(_WRITERS))
+def test_a_copy_of_the_teacher_has_no_loss(teachers, tmp_path, name):
+    chosen = ("logits",) if name == "embeddings" else ("logits", *LAYERS)
+    weights = dict.fromkeys(chosen, 1.0)
+    task, params, batch = student(teachers, name, tmp_path, init_layers="uniform", relation_heads=2, **weights)
+    values = terms_of(task, params, batch)
+    assert set(values) == set(chosen)
+    assert max(map(abs, values.values())) < 1e-5
+    changed = jax.tree.map(lambda leaf: leaf * 1.5, params)
+    assert min(terms_of(task, changed, batch).values()) > 1e-4
+    sums, _ = jax.eval_shape(lambda: task.loss(params, batch, None))
+    assert set(sums) == {*task.denominators(batch)}
+
+
+@pytest.mark.parametrize("name", ["bert_pretraining", "reranker"])
+def test_a_student_of_another_width_learns_maps(teachers, tmp_path, name):
+    weights = dict.fromkeys(("hidden", "embeddings", "relations", "cosine"), 1.0)
+    task, params, batch = student(
+        teachers, name, tmp_path, **weights, labels=0.0, relation_heads=2, model__hidden_size=16, model__num_layers=1
+    )
+    assert {key: value.shape for key, value in params["distillation"].items()} == dict.fromkeys(
+        ("hidden", "embeddings", "cosine"), (16, 32)
+    )
+    counts = task.denominators(batch)
+
+    def loss(params):
+        sums, _ = task.loss(params, batch, None)
+        return sum(sums[term] / counts[term] for term in sums)
+
+    function = jax.jit(jax.value_and_grad(loss))
+    before, slope = function(params)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slope))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(slope["distillation"]))
+    after, _ = function(jax.tree.map(lambda leaf, change: leaf - 0.01 * change, params, slope))
+    assert after < before
+
+
+def test_padding_is_not_distilled(teachers, tmp_path):
+    """The losses and the maps of layers do not depend on the tokens of padding, and have no slope there."""
+    weights = dict.fromkeys(("logits", *LAYERS), 1.0)
+    task, params, batch = student(teachers, "classification", tmp_path, init_layers="last", relation_heads=4, **weights)
+    params = jax.tree.map(lambda leaf: leaf * 1.1, params)
+    padded = batch["segment_ids"] == 0
+    assert padded.any()
+    other = {**batch, "input_ids": jnp.where(padded, 7, batch["input_ids"])}
+    expected = terms_of(task, params, batch)
+    assert terms_of(task, params, other) == pytest.approx(expected, rel=1e-5)
+    noise = np.random.default_rng(0).normal(size=batch["teacher_hidden"].shape)
+    noisy = {**batch, "teacher_hidden": batch["teacher_hidden"] + noise * padded[:, None, None, :, None]}
+    assert terms_of(task, params, noisy) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "expected"),
+    [
+        ("first", 2, (1, 2)),
+        ("last", 2, (5, 6)),
+        ("uniform", 2, (3, 6)),
+        ("uniform", 4, (1, 3, 4, 6)),
+        ("2,5", 2, (2, 5)),
+    ],
+)
+def test_layer_numbers(value, count, expected):
+    assert teaching.layer_numbers(value, count, 6, "layers") == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "count"), [("1,2", 3), ("0,1", 2), ("6,7", 2), ("all", 2), ("first", 7), ("last", 7)]
+)
+def test_wrong_layers(value, count):
+    with pytest.raises(UserError, match=r"config key distillation\.layers: got .*expected first, last, uniform, or"):
+        teaching.layer_numbers(value, count, 6, "layers")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("classification", {"teacher": "", "hidden": 1.0}, "config key teacher: got no folder, with distillation"),
+        ("classification", {"relations": 1.0, "relation_heads": 3}, "relation_heads: got 3; expected a divisor of 32"),
+        ("classification", {"attention": 1.0, "model__num_heads": 2}, "attention: got 4 heads of the teacher and 2"),
+        ("classification", {"logits": 1.0, "logits_at": "all"}, "logits_at: got 'all'; expected predicted"),
+        ("classification", {"hidden": 1.0, "relation_layer": 3}, "relation_layer: got 3; expected 0, or a layer"),
+        ("embeddings", {"hidden": 1.0}, "hidden: got a weight; expected 0: of tasks"),
+        ("bert_pretraining", {"hidden": 1.0, "init_layers": "first", "model__hidden_size": 16}, "as in the teacher"),
+    ],
+)
+def test_terms_that_do_not_fit(teachers, tmp_path, name, changes, message):
+    with pytest.raises(UserError, match=message):
+        student(teachers, name, tmp_path, **changes)
+
+
+def test_another_vocabulary_is_refused(teachers, tmp_path):
+    _, teacher = teachers("tagging")
+    values, _ = teachers("classification")
+    tree = tree_of("classification", "tiny", {**_VALUES, **values, "teacher": str(teacher), "distillation.hidden": 1.0})
+    with pytest.raises(UserError, match=r"got a vocabulary of \d+ tokens, other than the student's of \d+"):
+        tiny.ready(tree, tmp_path)
+
+
+def test_a_teacher_without_the_head(teachers, tmp_path):
+    """An encoder teaches layers, but not predictions."""
+    folder = tmp_path / "encoder"
+    values, teacher = teachers("classification")
+    shutil.copytree(teacher, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
+
+    def of(*_):
+        return values, folder
+
+    student(of, "classification", tmp_path / "layers", cosine=1.0)
+    other = {**values, "data.source": values["data.source"]}
+    tree = tree_of("classification", "tiny", {**_VALUES, **other, "teacher": str(folder), "distillation.logits": 1.0})
+    ready = tiny.ready(tree, tmp_path / "logits")
+    lacks = jax.tree.map(lambda _: False, jax.eval_shape(ready.task.teacher.init, jax.random.key(0)))
+    lacks["classifier"] = jax.tree.map(lambda _: True, lacks["classifier"])
+    with pytest.raises(
+        UserError, match="got no weights of classifier; expected a model that was trained for this task"
+    ):
+        ready.task.check_weights(lacks)
+
+
+def test_collapse_is_warned_of(teachers, tmp_path, caplog):
+    task, params, batch = student(teachers, "embeddings", tmp_path, logits=1.0, model__hidden_size=16)
+    _, metrics = jax.eval_shape(lambda: task.loss(params, batch, None))
+    assert {"student_mean_cosine", "teacher_mean_cosine"} <= set(metrics)
+    task.review({"train/student_mean_cosine": 0.9, "train/teacher_mean_cosine": 0.75})
+    assert not caplog.records
+    task.review({"train/student_mean_cosine": 0.9, "train/teacher_mean_cosine": 0.65})
+    assert "mean cosine of 0.90, the teacher's of 0.65" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_run_needs_its_teacher_only_in_training(teachers, tmp_path):
+    """Predictions, evaluations and exports of a run do without the teacher's folder; a resumed run needs the same."""
+    values, teacher = teachers("classification")
+    folder = shutil.copytree(teacher, tmp_path / "teacher")
+    keys = {**_VALUES, **values, "num_steps": 4, "checkpoint.save_every": 2, "evaluate_every": 2, "log_every": 1}
+    keys |= {"teacher": folder, "distillation.hidden": 1.0, "distillation.logits": 1.0, "model.hidden_size": 16}
+    run = tmp_path / "run"
+    command = ["--config=configs/classification.py:tiny", f"--workdir={run}", *flags(keys)]
+    done(*command)
+    logged = [line for line in lines_of(run / "metrics.jsonl") if "train/distillation_logits" in line]
+    assert len(logged) == 4
+    assert json.loads((run / "config.json").read_text())["distillation"]["digest"]
+    shutil.rmtree(folder)
+    done(
+        "--mode=predict", f"--workdir={run}", "--input=-", f"--output={tmp_path / 'out.jsonl'}", stdin="a cat sees .\n"
+    )
+    assert lines_of(tmp_path / "out.jsonl")[0]["label"] in ("no", "yes")
+    done("--mode=evaluate", f"--workdir={run}")
+    done("--mode=export", f"--workdir={run}", f"--output={tmp_path / 'export'}")
+    shutil.copytree(teacher, folder)
+    (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")
+    outcome = tiny.run_on_one(*command)
+    assert "got other weights than those that training began with" in outcome.error
+
+
+def test_weights_of_terms_are_not_negative():
+    with pytest.raises(UserError, match=r"distillation\.logits"):
+        dataclasses.replace(teaching.DistillationConfig(), logits=-1.0)
