@@ -407,13 +407,24 @@ class TaughtTask(Protocol):
     Attributes:
       teacher: the task of that model.
       weights: its weights.
+      stores: whether its outputs for all rows are computed before training; see `store`.
     """
 
     teacher: TrainingTask
     weights: "Published"
+    stores: bool
 
     def teacher_fields(self, params: Params, batch: Batch) -> Batch:
         """Returns the further fields of a training batch, from the parameters of the teacher; a compiled program."""
+
+    def store(self, data: Data, program: Callable[[Batch], Batch], folder: Path) -> None:
+        """Adds the outputs for all training rows to the data, computed by the teacher's program or read.
+
+        Args:
+          data: the prepared data.
+          program: makes the further fields of a batch.
+          folder: where the outputs are kept.
+        """
 
     def check_weights(self, lacks: Params) -> None:
         """Raises UserError if the teacher's weights lack parameters that the student learns from.

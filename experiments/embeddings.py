@@ -181,6 +181,7 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
     def train(self) -> JointBatches:  # type: ignore[override]
         config = self._config
         length = _row_length(self.row_lengths, config.data.seq_len)
+        self._examples.targets = self._targets
         return JointBatches(self._examples, length, self._row_counts, config.batch_size, config.seed)
 
     @functools.cached_property

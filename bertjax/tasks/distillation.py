@@ -20,8 +20,11 @@ from jaxtyping import Array
 
 from bertjax.config import build_part
 from bertjax.contract import Batch, Metrics, Params, Sums
+from bertjax.data.rows import targets
+from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.errors import UserError
+from bertjax.files import Fingerprint
 from bertjax.interop.published import Published, open_weights
 from bertjax.models import distillation as terms
 from bertjax.models.bert import BertInputs, MaskedLanguageModelHead
@@ -109,6 +112,7 @@ class Distilled(Observable):
 
     teacher: Observable
     weights: Published  # of the teacher
+    stores = False  # whether the teacher's outputs are stored
     _maps: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
     def learn_from(self, teacher: Observable, weights: Published) -> None:
@@ -125,6 +129,10 @@ class Distilled(Observable):
         masking = getattr(self._config, "masking", None)
         is_fixed = masking is None or (not masking.is_mixed and self._config.objective == "masked_lm")
         config.check(is_fixed, "teacher", "no value, unless all rows are masked at a constant rate", got="a folder")
+        self.stores = config.targets == "stored"
+        if self.stores:
+            config.check_only_logits()
+            self._check_of_texts()
         is_here = masking is not None or config.logits_at == "predicted"
         config.check(is_here, "logits_at", "predicted, outside pretraining")
         self._maps = self._widths()
@@ -144,6 +152,40 @@ class Distilled(Observable):
         return {
             name: pair for name, pair in widths.items() if name in self._config.distillation.terms and len({*pair}) > 1
         }
+
+    def _check_of_texts(self) -> None:
+        """Raises UserError if the logits are those of tokens, which are too many to store."""
+        spec = self.batch_specs_of_task()[-1]
+        outputs = jax.eval_shape(self.teacher_fields, _shapes(self.teacher), dict(spec))
+        logits = outputs[f"{_FIELD}logits"]
+        size = logits.size * logits.dtype.itemsize // len(logits)
+        is_of_texts = not hasattr(self._config, "masking") and spec["input_ids"].shape[-1] not in logits.shape[1:]
+        got = f"stored, of {size:,} bytes a row"
+        expected = "live, because logits of tokens take too much disk, and those of masks change in each epoch"
+        self._config.distillation.check(is_of_texts, "targets", expected, got=got)
+
+    def store(self, data: Any, program: Callable[[Batch], Batch], folder: Path) -> None:
+        """Adds the teacher's logits of all training rows to the data, which it reads with its own vocabulary.
+
+        Raises:
+          UserError: if it has more or fewer rows, because texts are longer with one of the vocabularies.
+        """
+        config = self._config
+        digest = config.distillation.digest
+        own = data
+        if self.teacher.tokenizer is not self.tokenizer:
+            own = self.teacher_data(folder / f"rows-{digest[:16]}")
+            own.prepare()
+        if len(own.rows.lengths) != len(data.rows.lengths):
+            got = f"{len(own.rows.lengths)} rows for the teacher and {len(data.rows.lengths)} for the student"
+            fix = "raise data.seq_len, or use one vocabulary"
+            raise UserError("config key data.source", got=got, expected="equally many", fix=fix)
+        lengths = bucket_lengths(config.data.seq_len, own.row_lengths)
+        content = Fingerprint.of([digest, own.fingerprint, lengths, config.batch_size], length=16)
+        fields = targets.of_rows(own.rows, lengths, config.batch_size, program, folder / f"teacher-{content}")
+        data.add_targets(fields)
+
+    teacher_data: Callable[[Path], Any]  # from a folder to the rows with the teacher's vocabulary
 
     def init(self, rng: Array) -> Params:
         params = super().init(rng)
@@ -175,10 +217,18 @@ class Distilled(Observable):
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         params = _shapes(self.teacher)
         specs = self.batch_specs_of_task()
-        return [{**spec, **jax.eval_shape(self.teacher_fields, params, dict(spec))} for spec in specs]
+        fields = [jax.eval_shape(self.teacher_fields, params, dict(spec)) for spec in specs]
+        if self.stores and self.couples_rows:  # whose logits are stored by text, without the weights of examples
+            fields = [{f"{_FIELD}logits": of_spec[f"{_FIELD}logits"]} for of_spec in fields]
+        return [{**spec, **of_spec} for spec, of_spec in zip(specs, fields, strict=True)]
 
     def teacher_fields(self, params: Params, batch: Batch) -> dict[str, Array]:
-        """Returns the outputs of the teacher, with these parameters, as further fields of a batch."""
+        """Returns the outputs of the teacher, with these parameters, as further fields of a batch.
+
+        Of rows of single texts, which `store` passes, these are their vectors.
+        """
+        if self.couples_rows and "places" not in batch:
+            return {f"{_FIELD}logits": self.teacher.apply(params, batch, None)[:, 0]}
         _, seen = self.teacher.observe(params, batch, None)
         fields = {}
         if self._config.distillation.logits:
@@ -208,8 +258,10 @@ class Distilled(Observable):
         tokens = jnp.maximum(jnp.sum(segments != 0, dtype=jnp.float32), 1)
         counts = dict.fromkeys(OF_LAYERS, tokens)
         counts["attention"] = jnp.maximum(jnp.sum(terms.are_related(segments), dtype=jnp.float32), 1)
-        if f"{_FIELD}weights" in batch:
-            counts["logits"] = jnp.maximum(jnp.sum(batch[f"{_FIELD}weights"]), 1e-6)
+        if f"{_FIELD}logits" in batch:
+            weights = batch.get(f"{_FIELD}weights")
+            weights = self.predictions(batch[f"{_FIELD}logits"], batch).weights if weights is None else weights
+            counts["logits"] = jnp.maximum(jnp.sum(weights), 1e-6)
         of_task = super().denominators(batch)  # type: ignore[safe-super]
         return {**of_task, **{_name(name): counts[name] for name in self._config.distillation.terms}}
 
@@ -371,15 +423,18 @@ def student(module: Any, config: Mapping[str, Any], vocabulary: Any) -> Distille
     of_folder = module.resolve(teacher_config(config, weights), weights)
     tokenizer = module.open_vocabulary(build_part(module.Config, of_folder), weights)
     vocabulary = tokenizer if has_only_specials(vocabulary.vocab) else vocabulary  # that of an example
-    if list(tokenizer.vocab) != list(vocabulary.vocab):
+    is_same = list(tokenizer.vocab) == list(vocabulary.vocab)
+    if not is_same and config["distillation"]["targets"] == "live":
         got = f"a vocabulary of {tokenizer.vocab_size} tokens, other than the student's of {len(vocabulary.vocab)}"
-        fix = f"set --config.data.vocab_file={folder}"
+        fix = f"set --config.data.vocab_file={folder}, or store logits of texts: --config.distillation.targets=stored"
         raise UserError(f"config key teacher={folder}", got=got, expected="the same tokens", fix=fix)
-    of_rows = {key: config["data"][key] for key in ("vocab_file", "lowercase")}
-    of_folder = {**of_folder, "data": {**config["data"], **of_rows}}
+    data = config["data"] if is_same else {**config["data"], "vocab_file": folder, "add_tokens": ()}
+    data = {**data, "lowercase": (config if is_same else of_folder)["data"]["lowercase"]}
+    teacher_keys = build_part(module.Config, {**of_folder, "data": data})
     classes = (type(name, (base, module.Task), {}) for name, base in (("Teacher", Observable), ("Student", Distilled)))
-    configs = (build_part(module.Config, values) for values in (of_folder, config))
-    teacher, task = (cls(values, vocabulary) for cls, values in zip(classes, configs, strict=True))
+    arguments = ((teacher_keys, vocabulary if is_same else tokenizer), (build_part(module.Config, config), vocabulary))
+    teacher, task = (cls(*values) for cls, values in zip(classes, arguments, strict=True))
     assert isinstance(task, Distilled) and isinstance(teacher, Observable)
     task.learn_from(teacher, weights)
+    task.teacher_data = lambda home: module.Data(teacher_keys, home, None)
     return task

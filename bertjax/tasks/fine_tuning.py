@@ -24,6 +24,7 @@ from bertjax.data.rows import buckets
 from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, Padded, Rows
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.rows.stored import Fields
+from bertjax.data.rows.targets import Targets, WithTargets
 from bertjax.data.splits import VALID, SplitConfig
 from bertjax.data.text import vocabulary_config
 from bertjax.data.text.tokenizers import EncoderTokenizer
@@ -154,6 +155,8 @@ R = TypeVar("R", bound=tuple[Any, ...])
 class FineTuningData(PreparedData[C, R]):
     """Data with a given vocabulary. Subclasses define how the rows are read and encoded."""
 
+    _targets: Targets = MappingProxyType({})
+
     @property
     def fingerprint(self) -> str:
         """A digest of the rows and their vocabulary. Raises UserError if there are no training rows."""
@@ -249,12 +252,17 @@ class FineTuningData(PreparedData[C, R]):
         """The number of rows in an epoch."""
         return count_rows(self.rows.lengths, self._config.data.seq_len, self._config.data.is_packed)
 
+    def add_targets(self, targets: Targets) -> None:
+        """Adds fields with a value for each of `rows` to the training batches, before any of these are made."""
+        self._targets = targets
+
     @functools.cached_property
     def train(self) -> BucketedBatches | PackedBatches:
         config = self._config
         data = self._config.data
         lengths = buckets.bucket_lengths(data.seq_len, self.row_lengths)
-        return training_batches(self.rows, lengths, data.is_packed, config.batch_size, config.seed)
+        rows = WithTargets(self.rows, self._targets) if self._targets else self.rows
+        return training_batches(rows, lengths, data.is_packed, config.batch_size, config.seed)
 
 
 class FineTuningTask(BertTask[C], SampledTask):

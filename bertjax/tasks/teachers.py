@@ -40,6 +40,9 @@ class DistillationConfig(Constrained, prefix="distillation"):
       relation_heads: heads into which the vectors for `relations` are split, a divisor of both widths.
       init_layers: the teacher's layers that the student starts from, written as `layers`; "" to start from `init_from`
         or random parameters. Both then have the same width.
+      targets: "live", outputs of the teacher for each batch; or "stored", its logits for all training rows, which are
+        computed once and kept in the run's folder. It then reads texts with its own vocabulary. Only for logits of
+        whole texts: of classes, scores and vectors.
       digest: of the teacher's weights. It is set when training begins; a resumed run must have the same.
     """
 
@@ -56,6 +59,7 @@ class DistillationConfig(Constrained, prefix="distillation"):
     relation_layer: Annotated[int, at_least(0)] = 0
     relation_heads: Annotated[int, at_least(1)] = 12
     init_layers: str = ""
+    targets: Annotated[str, one_of("live", "stored")] = "live"
     digest: str = ""
 
     @property

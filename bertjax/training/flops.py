@@ -62,8 +62,8 @@ def training_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct])
 
 
 def teacher_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
-    """Returns the operations of the teacher in an update, whose outputs `spec` also has; 0 without a teacher."""
-    if not isinstance(task, TaughtTask):
+    """Returns the operations of the teacher in an update, whose outputs `spec` also has; 0 without one, or if they are stored."""
+    if not isinstance(task, TaughtTask) or task.stores:
         return 0.0
     params = jax.eval_shape(task.teacher.init, jax.random.key(0))
     program = jax.make_jaxpr(task.teacher_fields)(params, dict(spec)).jaxpr

@@ -385,7 +385,7 @@ class Trainer:
     def put(self, batch: Batch) -> dict[str, jax.Array]:
         """Puts this process's rows of a global batch on its devices, and adds the outputs of a teacher."""
         arrays = sharding.put_batch(batch, self._mesh)
-        if not isinstance(self._task, TaughtTask):
+        if not isinstance(self._task, TaughtTask) or self._task.stores:
             return arrays
         self._teacher = self._teacher or steps.make_teacher(self._task, self._mesh)
         return {**arrays, **self._teacher(arrays)}

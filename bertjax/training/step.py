@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax import meshes
-from bertjax.contract import Metrics, Params, PredictionTask, StagedTask, TaughtTask, TrainingTask
+from bertjax.contract import Data, Metrics, Params, PredictionTask, StagedTask, TaughtTask, TrainingTask
 from bertjax.errors import UserError
 from bertjax.training import sharding
 from bertjax.training.config import TrainingConfig
@@ -268,6 +269,21 @@ def make_teacher(task: TaughtTask, mesh: Mesh) -> Callable[[Tree], Tree]:
             return program(params, batch)
 
     return call
+
+
+def store_targets(task: TaughtTask, data: Data, config: TrainingConfig, folder: Path) -> None:
+    """Computes the outputs of a teacher for all training rows, and adds them to the data.
+
+    Raises:
+      UserError: with several processes, each of which has only some rows of a batch.
+    """
+    if jax.process_count() > 1:
+        got = f"stored, in {jax.process_count()} processes"
+        expected = "live, or one process"
+        raise UserError("config key distillation.targets", got=got, expected=expected, fix="compute live targets")
+    mesh = sharding.make_mesh(config.mesh, jax.devices())
+    teach = make_teacher(task, mesh)
+    task.store(data, lambda batch: teach(sharding.put_batch(batch, mesh)), folder)
 
 
 def pmap_step(

@@ -1,20 +1,29 @@
 """Each task learns from a teacher: an export of the same task with random weights."""
 
 import dataclasses
+import functools
+import itertools
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax import load
+from bertjax.data.rows import targets
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.tasks import teachers as teaching
 from bertjax.training import loop
+from bertjax.training import step as steps
+from bertjax.training.compilation import Compilations
 from tests import tiny
 from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, sizes, tree_of
 from tests.random_params import random_params
+from tests.trees import distance
 
 LAYERS = ("hidden", "embeddings", "attention", "relations", "cosine")
 _VALUES = {"batch_size": 8, "num_steps": 2, "data.seq_len": 24, **sizes(2, 32, 4, 48, 24), **NO_DROPOUT}
@@ -248,3 +257,83 @@ def test_a_run_needs_its_teacher_only_in_training(teachers, tmp_path):
 def test_weights_of_terms_are_not_negative():
     with pytest.raises(UserError, match=r"distillation\.logits"):
         dataclasses.replace(teaching.DistillationConfig(), logits=-1.0)
+
+
+def _updates(ready, count, folder):
+    """The parameters after some updates."""
+    if ready.task.stores:
+        steps.store_targets(ready.task, ready.data, ready.settings, folder)
+    trainer = loop.Trainer(ready.task, ready.settings, jax.devices()[:1])
+    with Compilations() as compiled:
+        updates = trainer.updates(ready.data.batches, trainer.fresh(), compiled)
+        return [update.state.params for update in itertools.islice(updates, count)][-1]
+
+
+@pytest.mark.parametrize("name", ["classification", "reranker", "embeddings"])
+def test_stored_targets_are_live_ones(teachers, tmp_path, name):
+    """Rows of one text have the same bits at one length; at another, or packed, they are rounded otherwise."""
+    values, teacher = teachers(name)
+    keys = {**_VALUES, **values, "num_steps": 20, "teacher": str(teacher), "distillation.logits": 1.0}
+    keys |= {"model.hidden_size": 16, "optimizer.learning_rate": 1e-3}
+    if name == "classification":
+        keys["data.row_lengths"] = (4,)  # all rows are longer
+    params = []
+    for kind in ("live", "stored"):
+        ready = tiny.ready(tree_of(name, "tiny", {**keys, "distillation.targets": kind}), tmp_path / "data")
+        with tiny.few_devices(1):
+            params.append(_updates(ready, 20, tmp_path / kind))
+    gap = distance(*params)
+    assert gap == 0 if name == "classification" else gap < 1e-5
+
+
+def test_stored_targets_are_computed_once(teachers, tmp_path, monkeypatch):
+    """After a kill, only the parts that were not finished are computed."""
+    monkeypatch.setattr(targets, "_SHARD", 16)  # two batches
+    values, teacher = teachers("classification")
+    keys = {**_VALUES, **values, "teacher": str(teacher), "distillation.logits": 1.0, "distillation.targets": "stored"}
+    ready = tiny.ready(tree_of("classification", "tiny", {**keys, "data.row_lengths": ()}), tmp_path / "data")
+    lengths = []
+
+    def program(batch, most=100):
+        if len(lengths) == most:
+            raise KeyboardInterrupt
+        lengths.append(len(batch["input_ids"]))
+        return {"teacher_logits": batch["input_ids"][:, :2].astype(np.float32)}
+
+    with pytest.raises(KeyboardInterrupt):
+        ready.task.store(ready.data, functools.partial(program, most=5), tmp_path / "targets")
+    assert len(list(tmp_path.glob("targets/teacher-*/*.npz"))) == 2
+    lengths.clear()
+    ready.task.store(ready.data, program, tmp_path / "targets")
+    later = len(lengths)
+    lengths.clear()
+    (tmp_path / "whole").mkdir()
+    ready.task.store(ready.data, program, tmp_path / "whole")
+    assert later == len(lengths) - 4
+    ready.task.store(ready.data, functools.partial(program, most=0), tmp_path / "targets")
+    rows = ready.data.rows.padded(np.arange(len(ready.data.rows.lengths)), 24)["input_ids"][:, :2]
+    np.testing.assert_array_equal(ready.data._targets["teacher_logits"], rows)
+
+
+def test_a_teacher_with_another_vocabulary(teachers, tmp_path):
+    """It reads the texts with its own tokens; its logits are those of a prediction."""
+    values, teacher = teachers("classification")
+    words = [*SPECIALS, *reversed(tiny.WORDS)]
+    WordPiece(words, lowercase=True).save(tmp_path / "vocabulary")
+    own = {"data.vocab_file": str(tmp_path / "vocabulary"), "data.row_lengths": ()}
+    keys = {**_VALUES, **values, **own, "teacher": str(teacher), "distillation.logits": 1.0}
+    ready = tiny.ready(tree_of("classification", "tiny", {**keys, "distillation.targets": "stored"}), tmp_path / "data")
+    steps.store_targets(ready.task, ready.data, ready.settings, tmp_path / "targets")
+    logits = ready.data._targets["teacher_logits"].astype(np.float64)
+    stored = np.sort(1 / (1 + np.exp(logits[:, 0] - logits[:, 1])))
+    texts = [line.split("\t")[0] for line in Path(values["data.source"]).read_text().splitlines()[1:]]
+    predicted = [row["probabilities"]["yes"] for row in load(teacher, "classification").predict(texts)]
+    nearest = [min(abs(value - other) for other in predicted) for value in stored]
+    assert len(stored) < len(predicted)  # the others are validation rows
+    assert max(nearest) < 1e-5 < np.diff(stored).max()
+
+
+@pytest.mark.parametrize("name", ["bert_pretraining", "tagging", "question_answering"])
+def test_logits_of_tokens_are_not_stored(teachers, tmp_path, name):
+    with pytest.raises(UserError, match=r"distillation\.targets: got stored, of [\d,]+ bytes a row; expected live"):
+        student(teachers, name, tmp_path, logits=1.0, targets="stored")

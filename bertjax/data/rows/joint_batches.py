@@ -18,6 +18,7 @@ from bertjax.data.rows.layout import positions_in_groups
 from bertjax.data.rows.packed_rows import row_capacity
 from bertjax.data.rows.packing import pack
 from bertjax.data.rows.stored import Fields
+from bertjax.data.rows.targets import Targets, at
 
 # Parts of the permutation's stream; 0 to 2 are those of other batches.
 _EXAMPLES = 3
@@ -47,6 +48,7 @@ class Examples:
         self._starts = np.flatnonzero(place == 0)
         self._counts = np.diff(self._starts, append=len(place))
         self.num_texts = num_texts
+        self.targets: Targets = {}
         self.are_classes = bool(self._counts.max(initial=0) == 1)
         self.lengths = np.add.reduceat(self.texts.lengths, self._starts)
 
@@ -84,11 +86,14 @@ class Examples:
         return successors
 
     def described(self, texts: Int64[np.ndarray, "B T"]) -> dict[str, np.ndarray]:
-        """Returns "numbers" [B, T] int32 and "scores" [B, T - 1] float32 of texts; see `Texts` of the losses."""
+        """Returns "numbers" [B, T] int32 and "scores" [B, T - 1] float32 of texts, and their targets.
+
+        See `Texts` of the losses.
+        """
         is_present = texts >= 0
         numbers = np.where(is_present, self._numbers[texts], 0)
         scores = np.where(is_present, self._scores[texts], 0)[:, 1:]
-        return {"numbers": numbers.astype(np.int32), "scores": scores.astype(np.float32)}
+        return {"numbers": numbers.astype(np.int32), "scores": scores.astype(np.float32), **at(self.targets, texts)}
 
 
 @dataclasses.dataclass(frozen=True)
