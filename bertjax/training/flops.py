@@ -62,7 +62,7 @@ def training_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct])
 
 
 def teacher_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
-    """Returns the operations of the teacher in an update, whose outputs `spec` also has; 0 without one, or if they are stored."""
+    """Returns the operations of a teacher in an update, whose outputs `spec` has; 0 if there are none to compute."""
     if not isinstance(task, TaughtTask) or task.stores:
         return 0.0
     params = jax.eval_shape(task.teacher.init, jax.random.key(0))
