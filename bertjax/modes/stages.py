@@ -236,7 +236,7 @@ def _with_teacher(config: ConfigTree) -> ConfigTree:
     """Fills in what a teacher determines."""
     if not config.get("teacher"):
         return config
-    return teachers.with_teacher(config, open_weights(Path(config["teacher"])))
+    return teachers.with_teacher(config, teachers.open_teacher(config["teacher"]))
 
 
 def rehearse(request: Request, config: ConfigTree, find: Find) -> ConfigTree:

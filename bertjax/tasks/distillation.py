@@ -25,13 +25,13 @@ from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.errors import UserError
 from bertjax.files import Fingerprint
-from bertjax.interop.published import Published, open_weights
+from bertjax.interop.published import Published
 from bertjax.models import distillation as terms
 from bertjax.models.bert import BertInputs, MaskedLanguageModelHead
 from bertjax.models.encoder import Encoder, take_positions
 from bertjax.tasks import pretrained
 from bertjax.tasks.bert import BertTask, Predictions, SampledTask
-from bertjax.tasks.teachers import OF_LAYERS, layer_numbers, teacher_config
+from bertjax.tasks.teachers import OF_LAYERS, layer_numbers, open_teacher, teacher_config
 
 _log = logging.getLogger(__name__)
 _MAPS = "distillation"  # the student's parameters that only its training uses
@@ -419,7 +419,7 @@ def student(module: Any, config: Mapping[str, Any], vocabulary: Any) -> Distille
       UserError: if the folder has no model for this task, another vocabulary, or does not fit the terms.
     """
     folder = config["teacher"]
-    weights = open_weights(Path(folder))
+    weights = open_teacher(folder)
     of_folder = module.resolve(teacher_config(config, weights), weights)
     tokenizer = module.open_vocabulary(build_part(module.Config, of_folder), weights)
     vocabulary = tokenizer if has_only_specials(vocabulary.vocab) else vocabulary  # that of an example

@@ -3,11 +3,12 @@
 import dataclasses
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from bertjax.config import Constrained, above, at_least, one_of
-from bertjax.errors import UserError
-from bertjax.interop.published import CHANGEABLE, MODEL_KEYS, Published
+from bertjax.errors import UserError, restored
+from bertjax.interop.published import CHANGEABLE, MODEL_KEYS, Published, open_weights
 from bertjax.models.bert import HeadConfig
 
 _log = logging.getLogger(__name__)
@@ -153,6 +154,14 @@ def teacher_config(config: Mapping[str, Any], published: Published) -> dict[str,
     data = {**config["data"], "vocab_file": "", "lowercase": None, "add_tokens": ()}
     no_teacher = {"teacher": "", "distillation": dataclasses.asdict(DistillationConfig())}
     return {**config, **of_vectors, **no_teacher, "model": model, "data": data, "init_from": config["teacher"]}
+
+
+def open_teacher(folder: str) -> Published:
+    """Opens the folder of a teacher. Raises UserError for one without supported weights."""
+    try:
+        return open_weights(Path(folder))
+    except UserError as error:
+        raise restored(str(error).replace("config key init_from=", "config key teacher=")) from error
 
 
 def with_teacher(config: Mapping[str, Any], published: Published) -> dict[str, Any]:

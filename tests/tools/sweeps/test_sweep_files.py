@@ -13,6 +13,7 @@ from flax import traverse_util
 from bertjax import launch
 from bertjax.config import build
 from bertjax.configs import bert_pretraining
+from bertjax.configs.sizes import SIZES
 from bertjax.interop import encoder_decoders
 from bertjax.tools.sweeps import expansion
 from bertjax.tools.sweeps.definition import Sweep
@@ -24,7 +25,15 @@ NAMES = [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("[a-z]*
 FILES = [f"{name}{variant}" for name in NAMES for variant in ("", ":tiny")]
 FILES += ["transformer:tiny,text", "recurrent_attention:tiny,text"]
 # No paper publishes their numbers.
-UNPUBLISHED = {"bert_steps", "recurrent_attention", "modern_encoder", "embeddings", "noise", "adaptation"}
+UNPUBLISHED = {
+    "bert_steps",
+    "recurrent_attention",
+    "modern_encoder",
+    "embeddings",
+    "noise",
+    "adaptation",
+    "distillation",
+}
 # The columns of GLUE tables.
 COLUMNS = {
     "mnli": ("sentence1", "sentence2", "gold_label"),
@@ -46,7 +55,7 @@ def file_for(need: str, folder: Path) -> Any:
     stage, key = need.split("/")[-1].split(".", 1)
     if key == "init_from":
         is_pairs = need.startswith("encoder-decoder")
-        return marian(folder) if is_pairs else tiny_bert(folder, large="large" in need)
+        return marian(folder) if is_pairs else tiny_bert(folder, "large" if "large" in need else "base")
     kind = stage.partition("_")[0].removesuffix("512")
     path = folder / f"{kind}.{key}"
     if kind == "adapt":  # texts of two names
@@ -89,12 +98,12 @@ def marian(folder: Path) -> Path:
     return folder / "marian"
 
 
-def tiny_bert(folder: Path, large: bool) -> Path:
-    """Makes a run folder that `init_from` can describe, with BERT's sizes and no weights."""
-    home = folder / ("large" if large else "base")
+def tiny_bert(folder: Path, size: str) -> Path:
+    """Makes a run folder that `init_from` can describe, with a size of BERT and no weights."""
+    home = folder / size
     if not home.exists():
         tiny.write_table(home)
-        layers, hidden = (24, 1024) if large else (12, 768)
+        layers, hidden = SIZES[size]
         sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": hidden // 64}
         more = {"intermediate_size": 4 * hidden, "max_position_embeddings": 512, "type_vocab_size": 2}
         vocab_size = len((home / "vocabulary" / "vocab.txt").read_text().splitlines())
@@ -114,7 +123,10 @@ def needed(spec, folder):
     sweep = sweep_of(spec)
     of_rows = {"bertsum": ["large-encoder/extract.init_from"], "summaries": ["encoder-decoder/summarize.init_from"]}
     needs = [*sweep.needs, *of_rows.get(spec, [])]
-    return [f"--set={need}={file_for(need, folder)}" for need in needs]
+    teacher = (
+        {"pretrain.teacher": tiny_bert(folder, spec.partition(":")[2] or "base")} if "distillation" in spec else {}
+    )
+    return [f"--set={need}={teacher.get(need) or file_for(need, folder)}" for need in needs]
 
 
 def test_the_files_are_found():
