@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 from jaxtyping import Array
@@ -181,6 +182,10 @@ class Distilled(Observable):
             fix = "raise data.seq_len, or use one vocabulary"
             raise UserError("config key data.source", got=got, expected="equally many", fix=fix)
         lengths = bucket_lengths(config.data.seq_len, own.row_lengths)
+        row = own.rows.padded(np.array([-1]), lengths[-1])
+        outputs = jax.eval_shape(self.teacher_fields, _shapes(self.teacher), row)
+        size = sum(field.size * field.dtype.itemsize for field in outputs.values()) * len(own.rows.lengths)
+        _log.info("the teacher's outputs for all rows take %s bytes on disk and in memory", f"{size:,}")
         content = Fingerprint.of([digest, own.fingerprint, lengths, config.batch_size], length=16)
         fields = targets.of_rows(own.rows, lengths, config.batch_size, program, folder / f"teacher-{content}")
         data.add_targets(fields)

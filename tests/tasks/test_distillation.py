@@ -286,8 +286,9 @@ def test_stored_targets_are_live_ones(teachers, tmp_path, name):
     assert gap == 0 if name == "classification" else gap < 1e-5
 
 
-def test_stored_targets_are_computed_once(teachers, tmp_path, monkeypatch):
+def test_stored_targets_are_computed_once(teachers, tmp_path, monkeypatch, caplog):
     """After a kill, only the parts that were not finished are computed."""
+    caplog.set_level("INFO")
     monkeypatch.setattr(targets, "_SHARD", 16)  # two batches
     values, teacher = teachers("classification")
     keys = {**_VALUES, **values, "teacher": str(teacher), "distillation.logits": 1.0, "distillation.targets": "stored"}
@@ -303,6 +304,8 @@ def test_stored_targets_are_computed_once(teachers, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         ready.task.store(ready.data, functools.partial(program, most=5), tmp_path / "targets")
     assert len(list(tmp_path.glob("targets/teacher-*/*.npz"))) == 2
+    rows = len(ready.data.rows.lengths)
+    assert f"the teacher's outputs for all rows take {rows * 12:,} bytes" in caplog.text  # two logits and a weight
     lengths.clear()
     ready.task.store(ready.data, program, tmp_path / "targets")
     later = len(lengths)

@@ -81,9 +81,6 @@ def of_rows(
     for number in track(missing, "computing", "part"):
         outputs = [_outputs(rows, length, indices, batch_size, program) for length, indices in shards[number]]
         fields = {name: np.concatenate([output[name] for output in outputs]) for name in outputs[0]}
-        if number == 0:
-            size = sum(values[:1].nbytes for values in fields.values()) * len(order)
-            _log.info("its outputs take %s bytes on disk and in memory", f"{size:,}")
         with completed(paths[number]) as partial, partial.open("wb") as file:
             np.savez(file, **fields)  # type: ignore[arg-type]
     parts = [dict(np.load(path)) for path in paths]
