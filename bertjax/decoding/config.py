@@ -27,8 +27,9 @@ class DecodingConfig(Constrained, prefix="decoding"):
       alpha: exponent of the length penalty. 0 is no penalty; negative values prefer short hypotheses.
       count_eos: whether the length in the penalty includes the end token, as in transformers and PreSumm.
       max_length: maximum number of tokens of a hypothesis (T), the size of caches. Does not limit the source.
-      max_ratio, max_extra: a hypothesis has at most max_ratio x source + max_extra tokens, including the end token;
-        source + 50 in Vaswani et al. (2017).
+      max_ratio: a hypothesis has at most max_ratio x source + max_extra tokens, including the end token; source + 50
+        in Vaswani et al. (2017).
+      max_extra: see `max_ratio`.
       min_ratio, min_extra: a hypothesis has at least min_ratio x source + min_extra tokens, excluding the end token.
       block_ngrams: size n of n-grams that may not occur twice; 0 for no blocking. See `ngram_blocking`.
       first_id: the first token of every hypothesis, at log-probability 0, whatever other settings exclude; None for
