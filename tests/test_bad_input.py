@@ -140,7 +140,7 @@ TINY = "--config=configs/bert_pretraining.py:tiny"
             [f"{TINY},huge"],
             "^--config: variant$",
             "^'tiny,huge'$",
-            "commas: at most one of tiny, .*; .* diffusion, gpt_bert$",
+            "commas: at most one of tiny, .*; .* minilm$",
             "after",
         ),
         (["--config=configs/nope.py:tiny"], "^--config$", "^No such file .*'configs/nope.py'$", "a config", "the path"),
