@@ -142,15 +142,20 @@ def sources(
 
 
 def _composing(text: str, chain: Chain, indices: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns the first and last index of each group of characters that normalization composes or reorders."""
+    """Returns the first and last index of each group of characters that normalization composes or reorders.
+
+    A mark composes with a letter over other marks between them, which are then of the same group.
+    """
     groups: list[tuple[int, int]] = []
+    letter = 0  # the group with the last character that is no mark
     for index in indices:
-        first, last = groups[-1] if groups else (index, index)
+        first, last = (groups[letter][0], groups[-1][1]) if groups else (index, index)
         apart = _visible(text[first : last + 1], chain) + _visible(text[index], chain)
         if groups and _visible(text[first : index + 1], chain) != apart:
-            groups[-1] = (first, index)
+            groups[letter:] = [(first, index)]
         else:
             groups.append((index, index))
+            letter = letter if unicodedata.combining(text[index]) else len(groups) - 1
     return groups
 
 

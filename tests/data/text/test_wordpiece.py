@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bertjax.data.text.normalization import Chain, normalize, separate_punctuation
@@ -122,6 +122,7 @@ def test_offsets_of_a_character_in_two_pieces():
 TRICKY = "aİßﬁΣσς\u0301\u0323\u302e\u302f\U0001d165é中한한하ậ .,\x00\u200b\u200d\ufe0f\u0344👩\ufffd\u3000\tun"
 
 
+@example(text="A\u302a\u0323.", lowercase=False, strip_accents=False, nfc=True)  # composes over a mark
 @given(st.text(st.characters()) | st.text(TRICKY), st.booleans(), st.booleans(), st.booleans())
 def test_offsets_agree_with_encode_batch_and_with_the_text(text, lowercase, strip_accents, nfc):
     letters = {"##" + char for char in "aunté하한"} | set("aunté하한")
