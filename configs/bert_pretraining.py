@@ -96,7 +96,7 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
     if is_published:
         parts.set_modernbert(config.model, size)
     else:
-        parts.set_size(config.model, size, is_modern=bool(modern))
+        parts.set_size(config.model, size or ("base" if student else ""), is_modern=bool(modern))
     config.data.source = "documentation"
     config.data.valid_seed = 0  # runs with different seeds compare
     parts.set_vocabulary(config.data)
@@ -139,7 +139,6 @@ def _distil(config: ConfigDict, student: str, *, has_size: bool) -> None:
     config.distillation.update(terms)
     config.data.next_sentence = False
     if not has_size:
-        parts.set_size(config.model, "base")
         config.model.num_layers = layers
         config.model.hidden_size = hidden
         config.model.num_heads = heads
