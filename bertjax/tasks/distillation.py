@@ -424,7 +424,7 @@ def student(module: Any, config: Mapping[str, Any], vocabulary: Any) -> Distille
       UserError: if the folder has no model for this task, another vocabulary, or does not fit the terms.
     """
     folder = config["teacher"]
-    weights = open_teacher(folder)
+    weights = open_teacher(folder, config["distillation"]["digest"])
     of_folder = module.resolve(teacher_config(config, weights), weights)
     tokenizer = module.open_vocabulary(build_part(module.Config, of_folder), weights)
     vocabulary = tokenizer if has_only_specials(vocabulary.vocab) else vocabulary  # that of an example

@@ -156,28 +156,29 @@ def teacher_config(config: Mapping[str, Any], published: Published) -> dict[str,
     return {**config, **of_vectors, **no_teacher, "model": model, "data": data, "init_from": config["teacher"]}
 
 
-def open_teacher(folder: str) -> Published:
-    """Opens the folder of a teacher. Raises UserError for one without supported weights."""
+def open_teacher(folder: str, digest: str = "") -> Published:
+    """Opens the folder of a teacher.
+
+    Args:
+      folder: the folder.
+      digest: that of the weights with which training began; "" for any.
+    Raises:
+      UserError: for a folder without supported weights, or with others.
+    """
     try:
-        return open_weights(Path(folder))
+        published = open_weights(Path(folder))
     except UserError as error:
         raise restored(str(error).replace("config key init_from=", "config key teacher=")) from error
+    if digest not in ("", published.digest):
+        got = f"weights of digest {published.digest[:12]}"
+        expected = f"{digest[:12]}, with which training began"
+        raise UserError(f"config key teacher={folder}", got=got, expected=expected, fix="restore the folder")
+    return published
 
 
 def with_teacher(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
-    """Fills in what the teacher determines: its digest, the vocabulary, and the sizes of a student of its layers.
-
-    Raises:
-      UserError: if its weights changed since training began.
-    """
-    distillation = dict(config["distillation"])
-    digest = published.digest
-    if distillation["digest"] not in ("", digest):
-        got = f"other weights than those that training began with, {distillation['digest'][:12]}"
-        raise UserError(
-            f"config key teacher={config['teacher']}", got=got, expected="the same weights", fix="restore them"
-        )
-    distillation["digest"] = digest
+    """Fills in what the teacher determines: its digest, the vocabulary, and the sizes of a student of its layers."""
+    distillation = {**config["distillation"], "digest": published.digest}
     model = dict(config["model"])
     if distillation["init_layers"]:
         values = {**published.model, "family": published.family}

@@ -250,8 +250,12 @@ def test_a_run_needs_its_teacher_only_in_training(teachers, tmp_path):
     done("--mode=export", f"--workdir={run}", f"--output={tmp_path / 'export'}")
     shutil.copytree(teacher, folder)
     (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")
-    outcome = tiny.run_on_one(*command)
-    assert "got other weights than those that training began with" in outcome.error
+    assert "got a run with another config: distillation.digest" in tiny.run_on_one(*command).error
+    digest = json.loads((run / "config.json").read_text())["distillation"]["digest"]
+    with pytest.raises(
+        UserError, match=r"teacher=.*got weights of digest \w+; expected \w+, with which training began"
+    ):
+        teaching.open_teacher(str(folder), digest)
 
 
 def test_weights_of_terms_are_not_negative():
