@@ -1,6 +1,7 @@
 """Teachers of other families: their hidden states are those of transformers."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -67,8 +68,8 @@ def test_a_bert_of_another_width_learns_from_any_family(tmp_path, name):
 def test_terms_are_those_of_distilbert():
     """`distiller.py` of transformers' distillation project: its losses of logits and of the last hidden states."""
     rng = np.random.default_rng(0)
-    teacher, student = (rng.normal(size=(2, 3, 17)).astype(np.float32) for _ in range(2))
-    logits = [torch.tensor(array.reshape(-1, 17)) / 2.0 for array in (student, teacher)]
+    teacher, student = (jnp.array(rng.normal(size=(2, 3, 17)), jnp.float32) for _ in range(2))
+    logits = [torch.tensor(np.array(array).reshape(-1, 17)) / 2.0 for array in (student, teacher)]
     divergence = torch.nn.KLDivLoss(reduction="batchmean")
     expected = divergence(torch.log_softmax(logits[0], -1), torch.softmax(logits[1], -1)) * 2.0**2
     assert float(terms.divergence(teacher, student, 2.0).mean()) == pytest.approx(float(expected), rel=1e-5)
