@@ -30,8 +30,8 @@ and `distilbert`, `tinybert` or `minilm`, separated by commas:
 - `distilbert`, `tinybert` and `minilm` train a student of the BERT in `teacher`, whose vocabulary it has; a size makes
   another student. Weights of terms are relative to means over tokens. DistilBERT (Sanh et al. 2019) has 6 of the
   teacher's layers, logits of all tokens at temperature 2, labels and cosines, with the weights 5, 2 and 1 of its code;
-  the code starts from layers 1,3,5,8,10,12 of 12. TinyBERT (Jiao et al. 2020) has 4 layers of width 312, of which the
-  embeddings, the outputs and the attention scores are compared, as in its general distillation; its code adds up
+  the code starts from layers 1,3,5,8,10,12 of 12. TinyBERT (Jiao et al. 2020) has 4 layers of width 312; its
+  embeddings, outputs of layers and attention scores are compared, as in its general distillation. Its code adds up
   layers, and its augmentation of fine-tuning rows is not built. MiniLM (MiniLMv2, Wang et al. 2021) has 6 layers of
   width 384, and 48 relation heads in the last layer; for a large teacher, the paper takes layer 21 of 24.
 - `lamb` is the large-batch recipe of NVIDIA's BERT (LAMB, You et al. 2020): 7,038 updates of 65,536 rows, then

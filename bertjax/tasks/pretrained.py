@@ -119,7 +119,7 @@ def warm_start(
 
 
 def with_layers(params: Params, empty: Params, weights: Params, places: Sequence[int]) -> Params:
-    """Replaces parameters by those of another model, of which the layers of the encoder are some.
+    """Replaces parameters by those of another model, and the layers of the encoder by some of its layers.
 
     Args:
       params: the random parameters of a model with a BERT named `bert`.
@@ -134,7 +134,7 @@ def with_layers(params: Params, empty: Params, weights: Params, places: Sequence
     result = {}
     for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
         value = values.get(path, leaf)
-        if path.startswith("bert/encoder/layers/") and len(value) != len(leaf):
+        if path.startswith("bert/encoder/layers/") and len(leaf) == len(places):  # else groups share parameters
             value = value[jnp.array(places)]
         if path.startswith("bert/") and value.shape != leaf.shape:
             got = f"{path} of shape {leaf.shape}"

@@ -133,6 +133,14 @@ def test_a_student_of_another_width_learns_maps(teachers, tmp_path, name):
     assert after < before
 
 
+def test_a_student_starts_from_layers_in_any_order(teachers, tmp_path):
+    layers = []
+    for numbers in ("1,2", "2,1"):
+        _, params, _ = student(teachers, "classification", tmp_path, init_layers=numbers)
+        layers.append(params["bert"]["encoder"]["layers"]["output"]["kernel"])
+    np.testing.assert_array_equal(layers[1], layers[0][::-1])
+
+
 def test_padding_is_not_distilled(teachers, tmp_path):
     """The losses and the maps of layers do not depend on the tokens of padding, and have no slope there."""
     weights = dict.fromkeys(("logits", *LAYERS), 1.0)

@@ -31,7 +31,6 @@ Batch = Mapping[str, np.ndarray]
 Tokens = list[Int32[np.ndarray, " _"]]  # the parts of an instance
 RowIndices = Int64[np.ndarray, " rows"]  # numbers of rows in a global batch
 _ENDLESS = 2**40
-_NO_TOKENS = np.zeros(0, np.int32)
 # Text of several steps of training is read at once: of as many as have this many tokens (25 MB in batches).
 _TOKENS_AT_ONCE = 1 << 20
 _STEPS_AT_ONCE = 64

@@ -18,7 +18,7 @@ class Form(NamedTuple):
 
     Attributes:
       tokenized_texts: those with more punctuation marks between spaces than after a word.
-      lowercased_texts: those with cased letters, of which less than 1 % are capitals.
+      lowercased_texts: those whose cased letters are capitals in less than 1 % of cases.
     """
 
     tokenized_texts: float
