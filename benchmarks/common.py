@@ -33,7 +33,7 @@ from bertjax.training import sharding
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
-from bertjax.training.loop import Trainer
+from bertjax.training.trainer import Trainer
 
 _NUM_SPECIALS = 5  # [PAD] [UNK] [CLS] [SEP] [MASK]
 # By default, glibc returns large arrays to the system at once, and allocates fresh pages for the next ones.

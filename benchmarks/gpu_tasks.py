@@ -32,7 +32,7 @@ from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.flops import training_flops
 from bertjax.training.inference import Predictor
-from bertjax.training.loop import Trainer
+from bertjax.training.trainer import Trainer
 
 _WARMUP = 4  # updates
 _WRITTEN = 30  # tokens of a translation; summaries have PreSumm's minimum of 50

@@ -68,7 +68,7 @@ def load(entry: Any) -> Any:
 
 
 def find(name: str) -> Any:
-    """Imports an experiment; see `bertjax.contract.Experiment`.
+    """Imports an experiment; see `bertjax.modes.experiment.Experiment`.
 
     Raises:
       UserError: for an unknown name, or a module that lacks a part of the contract.

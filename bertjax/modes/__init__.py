@@ -7,9 +7,10 @@ from pathlib import Path
 from flax import traverse_util
 
 from bertjax import distributed
-from bertjax.contract import ConfigTree, Experiment, Record
+from bertjax.contract import ConfigTree, Record
 from bertjax.errors import UserError
 from bertjax.modes import streams
+from bertjax.modes.experiment import Experiment
 from bertjax.modes.request import Outcome, Request, command, config_of
 from bertjax.modes.stages import Resolved, check_folder, rehearse, resolve
 from bertjax.modes.tools import tool

@@ -25,8 +25,8 @@ from bertjax.progress import pace, track
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
 from bertjax.training.health import NotFiniteError
-from bertjax.training.loop import Trainer
 from bertjax.training.metric_log import means
+from bertjax.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 

@@ -24,14 +24,11 @@ from bertjax.config import build, build_part, check_keys, dotted
 from bertjax.contract import (
     ConfigTree,
     Data,
-    Evaluable,
     Evaluation,
-    Experiment,
     MiningTask,
     PredictionTask,
     Record,
     ScoringTask,
-    Trainable,
     TrainingTask,
     Vocabulary,
 )
@@ -39,6 +36,7 @@ from bertjax.errors import UserError
 from bertjax.interop.published import Published, open_weights
 from bertjax.modes import extension
 from bertjax.modes.config_values import is_below, override, with_settings, without_sources
+from bertjax.modes.experiment import Evaluable, Experiment, Trainable
 from bertjax.modes.lost_weights import is_lost, record_of, restored, with_copies
 from bertjax.modes.request import Request, config_of
 from bertjax.runs import run_folder
