@@ -62,7 +62,7 @@ def get_config(variant: str = "") -> ConfigDict:
         parts.unset(config.model, [key for key in config.model if key not in translation.CHOSEN])
         parts.unset(config.data, ["seq_len"])
     if size == "tiny":
-        _shorten(config)
+        _shorten(config, form)
     return config
 
 
@@ -92,7 +92,7 @@ def _model(size: str, form: str) -> ConfigDict:
     return model
 
 
-def _shorten(config: ConfigDict) -> None:
+def _shorten(config: ConfigDict, form: str) -> None:
     """Reduces the cost to minutes on a laptop: shorter rows, a smaller vocabulary, fewer updates at a higher rate."""
     config.num_steps = 2_000
     config.batch_size = 32
@@ -103,7 +103,8 @@ def _shorten(config: ConfigDict) -> None:
     config.data.vocab_size = 4_096
     config.data.valid_fraction = 0.05
     config.optimizer.name = "muon"
-    config.optimizer.learning_rate = 1e-2
+    # T5 does not scale its attention scores: at 1e-2, the loss of 350 updates of 64 rows had 13 spikes.
+    config.optimizer.learning_rate = 3e-3 if form == "t5" else 1e-2
     config.optimizer.warmup_steps = 100
     config.optimizer.schedule = "trapezoidal"
     config.optimizer.decay_fraction = 0.4
