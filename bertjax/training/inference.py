@@ -2,7 +2,9 @@
 
 import itertools
 import logging
+import math
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +38,7 @@ from bertjax.errors import UserError
 from bertjax.progress import log_once, track
 from bertjax.runs.checkpoints import find_steps, restore_params
 from bertjax.training import sharding
+from bertjax.training.compilation import Compilations
 from bertjax.training.config import EvaluationConfig, InferenceConfig
 from bertjax.training.metric_log import means
 from bertjax.training.step import accumulate, warm_started
@@ -188,7 +191,14 @@ def reported(examples: Iterable[Example], what: str) -> Iterator[Example]:
 
 
 class Validation:
-    """Computes the validation metrics of parameters: those of the validation split and of further evaluations."""
+    """Computes the validation metrics of parameters: those of the validation split and of further evaluations.
+
+    Attributes:
+      row_seconds: the time in which devices computed the loss of a row in the last call. Batches that waited for a
+        compilation do not count; NaN if all did.
+    """
+
+    row_seconds = math.nan
 
     def __init__(
         self, task: TrainingTask, mesh: Mesh, config: EvaluationConfig, evaluations: Sequence[Evaluation] = ()
@@ -227,13 +237,19 @@ class Validation:
         """
         rows = sharding.local_rows(self._mesh, self._batch_size)
         total = None
+        seconds = []
         for batch in track(data.batches("valid", 0, rows), "evaluating", "batch"):
             if stop():
                 return None
-            with jax.set_mesh(self._mesh):
-                metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
+            arrays = sharding.put_batch(batch, self._mesh)
+            began = time.perf_counter()
+            with jax.set_mesh(self._mesh), Compilations() as compiled:
+                metrics = jax.block_until_ready(self._metrics(params, arrays))
+            if not compiled.programs:
+                seconds.append(time.perf_counter() - began)
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
         scores = dict(means(total or {}, "valid"))
+        self.row_seconds = float(np.mean(seconds)) / self._batch_size if seconds else math.nan
         split = Evaluation("", self._task, data.validation_examples, self._task.score, self._task.score_names())
         further = [evaluation for evaluation in self._evaluations if number is None or number % evaluation.every == 0]
         for evaluation in (split, *further):

@@ -28,6 +28,7 @@ from bertjax.tools.reporting import (
     results,
     samples,
     titles,
+    tradeoff,
     verdict,
 )
 from bertjax.tools.reporting.runs import ROWS, Run, continued, named, read_object, read_run
@@ -116,7 +117,7 @@ def of_sweep(folder: Path) -> str:
     return _compared(
         runs,
         title=f"{sweep.title}: {folder.resolve().name}",
-        table=sweep.table,
+        table=sweep.table and {**sweep.table, "charts": list(map(tradeoff.chart, sweep.table["charts"]))},
         summary=sweep.summary,
         places=sweep.places,
         links={name: f"{quote(place.as_posix())}/{NAME}" for name, place in pages.items()},
@@ -223,6 +224,7 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
     context = {**parts, "curves": _curves(drawn)}
     data: dict[str, Any] = {"themes": {"light": drawing.config(drawing.LIGHT), "dark": drawing.config(drawing.DARK)}}
     data |= {"curves": drawn} if drawn["panels"] else {}
+    data |= {"tradeoffs": charts} if (charts := (parts.get("results") or {}).get("charts")) else {}
     data |= {"records": more} if (more := (parts.get("predictions") or {}).get("more")) else {}
     if content := parts.get("samples"):
         context |= {"samples": content.examples, "checkpoint": content.checkpoint, "attention": bool(content.attention)}

@@ -38,7 +38,7 @@ class Results(NamedTuple):
 
     Attributes:
       title: the title of the page.
-      table: the `header`, `rows` and `notes` of a sweep's table; None if it is not written yet.
+      table: the `header`, `rows`, `notes` and `charts` of a sweep's table; None if it is not written yet.
       summary: the summary of several seeds; None if it is not written yet.
       runs: the folders of the runs that have metrics, relative to the sweep's folder, in the order of the rows.
       places: the position of each run in a sweep.
@@ -130,7 +130,8 @@ def _of_sweep(folder: Path) -> dict[str, Any] | None:
         fix = "start the same sweep again, which writes the file again"
         raise UserError(str(path), got="an incomplete table", expected=expected, fix=fix)
     cells = [{"cells": row} for row in rows]
-    return {"header": [{"title": name} for name in header], "rows": cells, "notes": notes}
+    charts = table.get("charts", [])  # none in tables of earlier versions
+    return {"header": [{"title": name} for name in header], "rows": cells, "notes": notes, "charts": charts}
 
 
 def _of_seeds(folder: Path) -> Summary | None:

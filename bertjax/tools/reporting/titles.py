@@ -47,6 +47,7 @@ _TITLES = {
     "tokenized_texts": "Tokenized texts, percent",
     "lowercased_texts": "Lowercased texts, percent",
     "step_seconds": "Seconds per step",
+    "evaluation_row_seconds": "Seconds per validation row",
     "data_wait_fraction": "Fraction of time waiting for data",
     "save_wait_seconds": "Seconds waiting for checkpoints",
     "used_tokens": "Tokens used",
@@ -74,7 +75,7 @@ _AFTER = {
 _NEUTRAL = ("_p", "_thresh", "total", "learning_rate", "gradient_norm")
 _LOWER = (
     *("loss", "nll", "perplexity", "nats_per_word", "nats_per_token", "bits_per_byte"),
-    *("step_seconds", "wait_seconds", "wait_fraction", "spikes", "recompilations"),
+    *("step_seconds", "row_seconds", "wait_seconds", "wait_fraction", "spikes", "recompilations"),
 )
 _HIGHER = (
     *("accuracy", "f1", "exact", "precision", "recall", "correlation", "pearson", "spearman"),

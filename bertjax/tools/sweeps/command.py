@@ -181,8 +181,9 @@ def _conclude(
 
 def _write(request: modes.Request, sweep: Sweep, sweep_results: results.Results) -> None:
     table = tables.make(sweep, sweep_results)
-    forms = {"md": tables.as_markdown(table), "tex": tables.as_latex(table), "json": tables.as_json(table)}
+    forms = {"md": tables.as_markdown(table), "tex": tables.as_latex(table)}
     forms["csv"] = tables.as_csv(sweep, sweep_results)
+    forms["json"] = tables.as_json(table, list(tables.tradeoffs(sweep, sweep_results)))
     for suffix, text in forms.items():
         with completed(Path(request.workdir) / f"table.{suffix}") as partial:
             partial.write_text(text, encoding="utf-8")

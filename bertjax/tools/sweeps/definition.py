@@ -12,7 +12,7 @@ from bertjax.errors import UserError, did_you_mean, of_code, restored
 from bertjax.files import with_packaged
 from bertjax.tools.reporting import titles
 
-FORMS = ("plain", "percent", "exponential")
+FORMS = ("plain", "percent", "exponential", "milliseconds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Metric(Constrained, prefix="metrics"):
       stage: the stage whose runs have the metric.
       figure: the metric in `metrics.jsonl`: "valid/..." at the best checkpoint, or at the last evaluation if no metric
         selects the best; "test/..." at the end of the run; "train/..." the median over the log lines of the run.
-      form: "plain"; "percent" for a metric between 0 and 1; "exponential" for a loss, to show a perplexity.
+      form: "plain"; "percent" for a metric between 0 and 1; "exponential" for a loss, to show a perplexity;
+        "milliseconds" for seconds.
       direction: "max" if higher is better, "min" if lower is better; "" to infer it from the metric's name.
       digits: the number of decimals.
     """
@@ -104,6 +105,7 @@ class Sweep:
       metrics: the columns of the table.
       needs: descriptions of the values that the user must set, by "STAGE.KEY".
       source: the source and the setting of the published scores; "" without published scores.
+      cost: the metric against which the page draws the others, such as the time of a text; "" for no chart.
     """
 
     stages: tuple[Stage, ...]
@@ -113,6 +115,7 @@ class Sweep:
     metrics: tuple[Metric, ...]
     needs: Mapping[str, str]
     source: str = ""
+    cost: str = ""
 
     def stage(self, name: str) -> Stage:
         """Returns the stage with a name."""
@@ -199,6 +202,8 @@ def _check(sweep: Sweep) -> None:
         if not metric.figure.startswith(("valid/", "test/", "train/")):
             expected = '"valid/...", "test/..." or "train/..."'
             raise _wrong(f"metric {metric.name!r}", repr(metric.figure), expected, "correct it")
+    if sweep.cost:
+        _check_name("cost", sweep.cost, metrics)
     for key in sweep.needs:
         _check_name("needs", key.partition(".")[0], stages)
     if not sweep.seeds or len(set(sweep.seeds)) < len(sweep.seeds):

@@ -23,6 +23,7 @@ _FORMS: dict[str, Callable[[float], float]] = {
     "plain": lambda value: value,
     "percent": lambda value: 100 * value,
     "exponential": lambda value: math.inf if value >= 700 else math.exp(value),  # NaN stays NaN
+    "milliseconds": lambda value: 1000 * value,
 }
 
 

@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from bertjax.scoring.paired import CONFIDENCE, Difference
+import numpy as np
+
+from bertjax.scoring.paired import CONFIDENCE, Difference, difference
 from bertjax.tools.sweeps.definition import Metric, Sweep
 from bertjax.tools.sweeps.results import Cell, Line, Results
 
@@ -164,10 +166,37 @@ def as_markdown(table: Table) -> str:
     return "\n".join([*(f"| {line} |" for line in lines), "", *(note + "  " for note in table.notes)]) + "\n"
 
 
-def as_json(table: Table) -> str:
-    """Formats JSON for the sweep's page: `header`, `notes`, and for each entry its text, `best`, and its sort key."""
+def tradeoffs(sweep: Sweep, results: Results) -> Iterator[dict[str, Any]]:
+    """Yields the points of a chart for each metric other than the sweep's `cost`, with 95 % intervals on both axes."""
+    names = [metric.name for metric in sweep.metrics]
+    for number, name in enumerate(names):
+        if not sweep.cost or name == sweep.cost:
+            continue
+        points = []
+        for line in results.lines:
+            cost = line.cells[names.index(sweep.cost)]
+            score = line.cells[number]
+            if cost.score and score.score:
+                points.append({"row": line.name, **_with_ends("cost", cost), **_with_ends("score", score)})
+        yield {"cost": sweep.cost, "score": name, "points": points}
+
+
+def _with_ends(axis: str, cell: Cell) -> dict[str, float | None]:
+    """Returns a mean, and the ends of its 95 % interval over seeds or, of one seed, over examples."""
+    assert cell.score
+    values = np.array(list(cell.score.seeds.values()))
+    mean, low, high, _ = difference(values, np.zeros(len(values)))
+    low, high = cell.interval or ((mean, mean) if math.isnan(low) else (low, high))
+    return {axis: _finite(mean), f"{axis}_low": _finite(low), f"{axis}_high": _finite(high)}
+
+
+def as_json(table: Table, charts: Sequence[Mapping[str, Any]]) -> str:
+    """Formats JSON for the sweep's page.
+
+    It has the `header`, the `notes`, for each entry its text, `best` and sort key, and the `charts` of `tradeoffs`.
+    """
     rows = [[{"text": e.text, "best": e.is_best, "value": _finite(e.value)} for e in row] for row in table.rows]
-    content = {"header": list(table.header), "rows": rows, "notes": list(table.notes)}
+    content = {"header": list(table.header), "rows": rows, "notes": list(table.notes), "charts": charts}
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 

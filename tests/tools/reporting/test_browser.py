@@ -339,6 +339,11 @@ def test_a_sweep(opened, make_run):
     tab.click("#results th:nth-child(2) button")
     rows = "[...document.querySelectorAll('#results tbody tr')].map(row => row.cells[0].textContent)"
     assert tab.evaluate(rows) == ["large", "small"]
+    marks = [
+        f"document.querySelectorAll('#results .layer_{number}_marks :is(path, line)').length" for number in range(3)
+    ]
+    wait(tab, " && ".join(marks))
+    assert [tab.evaluate(count) for count in marks] == [2, 2, 2], "a point and two intervals for each row"
 
 
 def test_seeds_are_a_mean_with_a_band(opened, make_run):

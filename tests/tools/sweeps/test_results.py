@@ -113,6 +113,22 @@ def test_rows_of_baselines_and_intervals_of_one_seed(tmp_path):
     assert model[:4] == ["model", "1", "30.0 [29.0, 31.5]", "+2.0"] and model[-3] == "4.0"
 
 
+def test_the_chart_of_cost_has_intervals_over_seeds(tmp_path):
+    metrics = [parts.metric("F1", "task", "valid/f1"), parts.metric("ms", "task", "valid/row_seconds", "milliseconds")]
+    sweep, found = results_of(
+        tmp_path,
+        lambda run: {"valid/f1": 50.0 + run.keys[0].seed, "valid/row_seconds": 0.002},
+        metrics=metrics,
+        cost="ms",
+    )
+    (chart,) = tables.tradeoffs(sweep, found)
+    point = chart["points"][0]
+    ends = stats.t.interval(0.95, len(SEEDS) - 1, 50 + np.mean(SEEDS), stats.sem(SEEDS))
+    assert (chart["cost"], chart["score"], point["row"]) == ("ms", "F1", "base")
+    assert (point["score_low"], point["score_high"]) == pytest.approx(ends)
+    assert (point["cost_low"], point["cost"], point["cost_high"]) == pytest.approx((2.0, 2.0, 2.0))
+
+
 def test_training_metrics_are_medians_over_log_lines(tmp_path):
     speed = parts.metric("tokens/s", "task", "train/tokens_per_second")
     sweep = made.sweep(metrics=[speed], rows=[parts.row("base")], seeds=(0,))
@@ -188,7 +204,7 @@ def test_markdown(collected):
 
 def test_json_has_the_table_and_its_sort_keys(collected):
     sweep, _, found = collected
-    table = json.loads(tables.as_json(tables.make(sweep, found)))
+    table = json.loads(tables.as_json(tables.make(sweep, found), ()))
     assert table["header"] == ["row", "seeds", "score", "vs base", "paper", "minutes", "tokens", "parameters"]
     assert table["rows"][1][2] == {"text": "58.7 ± 6.1", "best": True, "value": found.lines[1].cells[0].score.mean}
     assert table["rows"][1][3]["value"] == found.lines[1].cells[0].difference.mean
@@ -244,7 +260,7 @@ def test_nonfinite_scores_are_shown_and_are_not_best(tmp_path):
     assert [line.cells[0].is_best for line in found.lines] == [True, False]
     table = tables.make(sweep, found)
     assert [row[2].text for row in table.rows] == ["inf ± nan", "nan ± nan"]
-    content = json.loads(tables.as_json(table), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    content = json.loads(tables.as_json(table, ()), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
     assert [row[2]["value"] for row in content["rows"]] == [None, None]
 
 

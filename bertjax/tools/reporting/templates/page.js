@@ -485,6 +485,22 @@ function attention() {
   painted.push(choose);
 }
 
+// Scores against cost -------------------------------------------------------------------------------------------------
+
+function tradeoffs() {
+  for (const place of $$("[data-tradeoff]")) {
+    const spec = read("tradeoffs")[place.dataset.tradeoff];
+    let last = 0;
+    painted.push(async () => {
+      const number = (last += 1), holder = make("div");
+      const config = read("themes")[isDark() ? "dark" : "light"];
+      const options = { mode: "vega-lite", renderer: "svg", config, actions: false, defaultStyle: false };
+      await vegaEmbed(holder, { ...spec, width: place.clientWidth }, options);
+      if (number === last) place.replaceChildren(holder); // not overtaken by another theme or width
+    });
+  }
+}
+
 // The page ----------------------------------------------------------------------------------------------------------
 
 function theme() {
@@ -501,6 +517,7 @@ theme();
 curves();
 $$("table.sortable").forEach(interactive);
 matrices();
+tradeoffs();
 attention();
 redraw();
 for (const details of $$("details")) details.addEventListener("toggle", () => details.open && redraw());
