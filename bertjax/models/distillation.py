@@ -1,9 +1,10 @@
-"""Losses between the outputs of a teacher and of a student.
+"""Losses between the outputs of a teacher and of a student. A term that compares layers is a record of `TERMS`.
 
-Shapes: B rows, S tokens of a row, N heads, D size of a head, R relation heads, W width, C classes.
+Shapes: B rows, S tokens of a row, n compared layers, N heads, D size of a head, R relation heads, W width, C classes.
 """
 
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -83,36 +84,117 @@ def relation_divergence(
     return jnp.mean(divergence(expected, actual), axis=1)
 
 
-def heads(
-    config: BertConfig, layer: int, params: Any, x: Float[Array, "B S H"]
-) -> tuple[Float[Array, "B S N D"], Float[Array, "B S N D"], Float[Array, "B S N D"]]:
-    """Returns queries, keys and values of a layer, before rotation; keys have their bias.
+Representations = Mapping[str, Array]  # what a term compares, by name, with the rows on axis 0
+Losses = Callable[[Representations, Representations, Array, int], Array]
 
-    Args:
-      config: the encoder.
-      layer: the number of the layer, from 0 on.
-      params: the parameters of all layers.
-      x: the layer's input.
+
+class Encoded(NamedTuple):
+    """An encoder, and what it computed for the rows of a batch.
+
+    Attributes:
+      config: the encoder's.
+      layers: the parameters of all its layers.
+      states: the embeddings and the output of each layer [L + 1, B, S, H].
+      position_ids: the positions [B, S]; None if they count from 0 on.
+      compared: the numbers of the layers to compare, from 1 on.
+      relation_layer: that of the layer whose relations are compared.
     """
-    kind = config.kind(layer)
-    row = layer if kind.group is None else kind.group
-    of_layer = jax.tree.map(lambda leaf: leaf[row], params)
-    module = TransformerLayer(config, cross=False, kind=kind)
-    return cast(tuple[Array, Array, Array], module.apply({"params": of_layer}, x, method="heads"))
+
+    config: BertConfig
+    layers: Any
+    states: Array
+    position_ids: Array | None
+    compared: Sequence[int]
+    relation_layer: int
 
 
-def rotated(
-    config: BertConfig,
-    layer: int,
-    query: Float[Array, "B S N D"],
-    key: Float[Array, "B S N D"],
-    position_ids: Int[Array, "B S"] | None,
-) -> tuple[Float[Array, "B S N D"], Float[Array, "B S N D"]]:
+class Term(NamedTuple):
+    """A comparison of layers.
+
+    Attributes:
+      representations: returns what is compared.
+      losses: returns the losses of tokens [B, S] or of pairs of tokens [B, S, S], given the representations of the
+        teacher and of the student, `segment_ids` and the number of relation heads.
+      is_of_pairs: whether they are those of pairs.
+      is_projected: whether a learned map projects vectors of the student that have another width.
+    """
+
+    representations: Callable[[Encoded], Representations]
+    losses: Losses
+    is_of_pairs: bool = False
+    is_projected: bool = False
+
+
+def _queries_and_keys(encoded: Encoded) -> Representations:
+    """Returns those of the compared layers [B, n, S, N, D], as their scores multiply them."""
+    pairs = [_rotated(encoded, number) for number in encoded.compared]
+    queries, keys = (jnp.stack(of_layers, axis=1) for of_layers in zip(*pairs, strict=True))
+    return {"queries": queries, "keys": keys}
+
+
+def _vectors_of_relations(encoded: Encoded) -> Representations:
+    """Returns queries, keys and values [B, S, N * D]."""
+    vectors = _heads(encoded, encoded.relation_layer)
+    names = ("queries", "keys", "values")
+    return {name: x.reshape(*x.shape[:2], -1) for name, x in zip(names, vectors, strict=True)}
+
+
+def _state_losses(distance: Callable[[Array, Array], Array]) -> Losses:
+    """Returns the mean over layers of a distance of states [B, n, S, H]."""
+    return lambda teacher, student, *_: jnp.mean(distance(teacher["states"], student["states"]), axis=1)
+
+
+def _score_losses(teacher: Representations, student: Representations, *_: Any) -> Array:
+    """Returns the mean over layers and heads of the squared difference of scores."""
+    total = jnp.zeros(())
+    count = teacher["queries"].shape[1]
+    for layer in range(count):
+        ours, theirs = (scores(side["queries"][:, layer], side["keys"][:, layer]) for side in (student, teacher))
+        total += jnp.mean((theirs - ours) ** 2, axis=1)
+    return total / count
+
+
+def _relation_losses(teacher: Representations, student: Representations, segment_ids: Array, heads: int) -> Array:
+    """Returns the sum over queries, keys and values."""
+    divergences = [relation_divergence(teacher[part], student[part], heads, segment_ids) for part in student]
+    return jnp.sum(jnp.stack(divergences), axis=0)
+
+
+TERMS: Mapping[str, Term] = {
+    "hidden": Term(
+        lambda encoded: {"states": jnp.stack([encoded.states[number] for number in encoded.compared], axis=1)},
+        _state_losses(squared_distance),
+        is_projected=True,
+    ),
+    "embeddings": Term(
+        lambda encoded: {"states": encoded.states[0][:, None]}, _state_losses(squared_distance), is_projected=True
+    ),
+    "attention": Term(_queries_and_keys, _score_losses, is_of_pairs=True),
+    "relations": Term(_vectors_of_relations, _relation_losses),
+    "cosine": Term(
+        lambda encoded: {"states": encoded.states[-1][:, None]}, _state_losses(cosine_distance), is_projected=True
+    ),
+}
+
+
+def _heads(encoded: Encoded, number: int) -> tuple[Array, Array, Array]:
+    """Returns queries, keys and values [B, S, N, D] of a layer, before rotation; keys have their bias."""
+    kind = encoded.config.kind(number - 1)
+    row = number - 1 if kind.group is None else kind.group
+    of_layer = jax.tree.map(lambda leaf: leaf[row], encoded.layers)
+    module = TransformerLayer(encoded.config, cross=False, kind=kind)
+    vectors = module.apply({"params": of_layer}, encoded.states[number - 1], method="heads")
+    return cast(tuple[Array, Array, Array], vectors)
+
+
+def _rotated(encoded: Encoded, number: int) -> tuple[Array, Array]:
     """Returns queries and keys as the scores of a layer multiply them."""
-    query = query * config.query_scale
-    base = config.kind(layer).rotary_base
+    query, key, _ = _heads(encoded, number)
+    query = query * encoded.config.query_scale
+    base = encoded.config.kind(number - 1).rotary_base
     if not base:
         return query, key
+    position_ids = encoded.position_ids
     if position_ids is None:
         position_ids = jnp.broadcast_to(jnp.arange(query.shape[1]), query.shape[:2])
     return rotate(query, position_ids, base), rotate(key, position_ids, base)

@@ -27,22 +27,21 @@ from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.errors import UserError
 from bertjax.files import Fingerprint
 from bertjax.interop.published import Published
-from bertjax.models import distillation as terms
+from bertjax.models import distillation as losses
 from bertjax.models.bert import BertInputs, MaskedLanguageModelHead
 from bertjax.models.encoder import Encoder, take_positions
 from bertjax.tasks import pretrained
 from bertjax.tasks.bert import BertTask, Predictions, SampledTask
-from bertjax.tasks.teachers import OF_LAYERS, layer_numbers, open_teacher, teacher_config
+from bertjax.tasks.teachers import layer_numbers, open_teacher, teacher_config
 
 _log = logging.getLogger(__name__)
 _MAPS = "distillation"  # the student's parameters that only its training uses
 _FIELD = "teacher_"  # before the names of fields with the teacher's outputs
-_PARTS = ("query", "key", "value")
 _MOST_COLLAPSED = 0.2  # how much closer to each other the student's vectors may be than the teacher's
 _DIVERGENCES: Mapping[str, Callable[..., Array]] = {
-    "classification": terms.divergence,
-    "multi_label": terms.flag_divergence,
-    "regression": lambda teacher, student, _: terms.squared_distance(teacher, student),
+    "classification": losses.divergence,
+    "multi_label": losses.flag_divergence,
+    "regression": lambda teacher, student, _: losses.squared_distance(teacher, student),
 }
 
 
@@ -139,6 +138,11 @@ class Distilled(Observable):
         self._maps = self._widths()
 
     @property
+    def _layer_terms(self) -> dict[str, losses.Term]:
+        """The terms that compare layers, by name."""
+        return {name: term for name, term in losses.TERMS.items() if name in self._config.distillation.terms}
+
+    @property
     def _layers(self) -> tuple[int, ...]:
         sizes = self.encoder.num_layers, self.teacher.encoder.num_layers
         return layer_numbers(self._config.distillation.layers, *sizes, "layers")
@@ -146,13 +150,12 @@ class Distilled(Observable):
     def _widths(self) -> dict[str, tuple[int, int]]:
         """The widths of the student and of the teacher for each term whose vectors differ in width."""
         of_layers = self.encoder.hidden_size, self.teacher.encoder.hidden_size
-        widths = dict.fromkeys(("hidden", "embeddings", "cosine"), of_layers)
-        if self.couples_rows:
+        chosen = self._config.distillation.terms
+        widths = {name: of_layers for name, term in losses.TERMS.items() if term.is_projected and name in chosen}
+        if self.couples_rows and "logits" in chosen:
             spec = self.batch_specs_of_task()[0]
             widths["logits"] = (_vector_size(self, spec), _vector_size(self.teacher, spec))
-        return {
-            name: pair for name, pair in widths.items() if name in self._config.distillation.terms and len({*pair}) > 1
-        }
+        return {name: pair for name, pair in widths.items() if len({*pair}) > 1}
 
     def _check_of_texts(self) -> None:
         """Raises UserError if the logits are those of tokens, which are too many to store."""
@@ -240,10 +243,12 @@ class Distilled(Observable):
             predictions = self._predictions(self.teacher, params, seen, batch)
             fields = {"logits": predictions.logits, "weights": predictions.weights}
         rows = len(next(iter(batch.values())))
-        layers = self._representations(
-            self.teacher, params, seen, self._layers, self._config.distillation.relation_layer
-        )
-        fields |= {name: x.reshape(rows, -1, *x.shape[1:]) for name, x in layers.items()}
+        if self._layer_terms:
+            layer = self._config.distillation.relation_layer
+            encoded = _encoded(self.teacher, params, seen, self._layers, layer)
+            for name, term in self._layer_terms.items():
+                of_term = term.representations(encoded)
+                fields |= {f"{name}_{part}": x.reshape(rows, -1, *x.shape[1:]) for part, x in of_term.items()}
         return {f"{_FIELD}{name}": value for name, value in fields.items()}
 
     def check_weights(self, lacks: Params) -> None:
@@ -261,8 +266,8 @@ class Distilled(Observable):
         """Returns also those of the terms: the predictions, real tokens, or pairs of tokens of one instance."""
         segments = batch["segment_ids"].reshape(-1, batch["segment_ids"].shape[-1])
         tokens = jnp.maximum(jnp.sum(segments != 0, dtype=jnp.float32), 1)
-        counts = dict.fromkeys(OF_LAYERS, tokens)
-        counts["attention"] = jnp.maximum(jnp.sum(terms.are_related(segments), dtype=jnp.float32), 1)
+        pairs = jnp.maximum(jnp.sum(losses.are_related(segments), dtype=jnp.float32), 1)
+        counts = {name: pairs if term.is_of_pairs else tokens for name, term in losses.TERMS.items()}
         if f"{_FIELD}logits" in batch:
             weights = batch.get(f"{_FIELD}weights")
             weights = self.predictions(batch[f"{_FIELD}logits"], batch).weights if weights is None else weights
@@ -288,78 +293,24 @@ class Distilled(Observable):
     def _terms(self, params: Params, batch: Batch, seen: Observation) -> Iterator[tuple[str, Array]]:
         """The sum of each term over the rows of a batch."""
         config = self._config.distillation
-        segments = seen.inputs.segment_ids
-        is_token = segments != 0
         if config.logits:
             predictions = self._predictions(self, params, seen, batch)
             logits = predictions.logits
             student = logits @ params[_MAPS]["logits"] if "logits" in self._maps else logits
-            losses = _DIVERGENCES[predictions.kind](batch[f"{_FIELD}logits"], student, config.temperature)
+            values = _DIVERGENCES[predictions.kind](batch[f"{_FIELD}logits"], student, config.temperature)
             # Predictions without weight may have logits of -inf.
-            yield "logits", jnp.sum(jnp.where(predictions.weights > 0, losses * predictions.weights, 0.0))
-        of_student = self._representations(self, params, seen, range(1, self.encoder.num_layers + 1), 0)
-        of_teacher = {name: _merged(batch[f"{_FIELD}{name}"]) for name in of_student}
-
-        def distance(name: str, of_pair: Callable[[Array, Array], Array]) -> Array:
-            student = of_student[name]
-            student = student @ params[_MAPS][name] if name in self._maps else student
-            return of_pair(of_teacher[name], student)
-
-        for name in ("hidden", "embeddings"):
-            if name in config.terms:
-                distances = distance(name, terms.squared_distance).reshape(len(segments), -1, segments.shape[-1])
-                yield name, jnp.sum(jnp.mean(distances, axis=1) * is_token)
-        if config.cosine:
-            yield "cosine", jnp.sum(distance("cosine", terms.cosine_distance) * is_token)
-        if config.attention:
-            pairs = zip(*(_merged_layers(of_model) for of_model in (of_teacher, of_student)), strict=True)
-            errors = [(terms.scores(*teacher) - terms.scores(*student)) ** 2 for teacher, student in pairs]
-            mean = jnp.mean(jnp.stack(errors), axis=(0, 2))
-            yield "attention", jnp.sum(mean * terms.are_related(segments))
-        if config.relations:
-            heads = config.relation_heads
-            divergences = [
-                terms.relation_divergence(of_teacher[part], of_student[part], heads, segments) for part in _PARTS
-            ]
-            yield "relations", jnp.sum(sum(divergences) * is_token)
-
-    def _representations(
-        self, task: Observable, params: Params, seen: Observation, layers: Sequence[int], relation_layer: int
-    ) -> dict[str, Array]:
-        """What the terms compare of the layers, by name, with the rows that the encoder read on axis 0.
-
-        Args:
-          task: the teacher or the student.
-          params: its parameters.
-          seen: its outputs.
-          layers: the layers to compare, counted from 1.
-          relation_layer: the layer whose relations are compared; 0 for the last.
-        """
-        states = seen.layers
-        chosen = self._config.distillation.terms
-        result: dict[str, Array] = {}
-        if states is None:
-            return result
-
-        def heads(number: int) -> tuple[Array, Array, Array]:
-            return terms.heads(task.encoder, number - 1, params["bert"]["encoder"]["layers"], states[number - 1])
-
-        if "hidden" in chosen:
-            result["hidden"] = jnp.stack([states[number] for number in layers], axis=1)
-        if "embeddings" in chosen:
-            result["embeddings"] = states[0]
-        if "cosine" in chosen:
-            result["cosine"] = states[-1]
-        if "attention" in chosen:
-            pairs = [
-                terms.rotated(task.encoder, number - 1, *heads(number)[:2], seen.inputs.position_ids)
-                for number in layers
-            ]
-            result["queries"], result["keys"] = (jnp.stack(of_layers, axis=1) for of_layers in zip(*pairs, strict=True))
-        if "relations" in chosen:
-            vectors = heads(relation_layer or task.encoder.num_layers)
-            result |= {name: x.reshape(*x.shape[:2], -1) for name, x in zip(_PARTS, vectors, strict=True)}
-        return result
+            yield "logits", jnp.sum(jnp.where(predictions.weights > 0, values * predictions.weights, 0.0))
+        if not self._layer_terms:
+            return
+        segments = seen.inputs.segment_ids
+        encoded = _encoded(self, params, seen, range(1, self.encoder.num_layers + 1), 0)
+        for name, term in self._layer_terms.items():
+            ours = term.representations(encoded)
+            theirs = {part: _merged(batch[f"{_FIELD}{name}_{part}"]) for part in ours}
+            if name in self._maps:
+                ours = {part: x @ params[_MAPS][name] for part, x in ours.items()}
+            is_compared = losses.are_related(segments) if term.is_of_pairs else segments != 0
+            yield name, jnp.sum(term.losses(theirs, ours, segments, config.relation_heads) * is_compared)
 
     def _predictions(self, task: Observable, params: Params, seen: Observation, batch: Batch) -> Predictions:
         """The predictions of the teacher or the student."""
@@ -379,7 +330,7 @@ class Distilled(Observable):
         vectors = {"student": predictions.logits, "teacher": batch[f"{_FIELD}logits"]}
         one = jnp.ones(())
         return {
-            f"{model}_mean_cosine": (terms.mean_cosine(x.reshape(-1, x.shape[-1]), weights), one)
+            f"{model}_mean_cosine": (losses.mean_cosine(x.reshape(-1, x.shape[-1]), weights), one)
             for model, x in vectors.items()
         }
 
@@ -403,9 +354,15 @@ def _merged(field: Array) -> Array:
     return field.reshape(-1, *field.shape[2:])
 
 
-def _merged_layers(of_model: Mapping[str, Array]) -> Iterator[tuple[Array, Array]]:
-    """Yields queries and keys [B, S, N, D] of each layer."""
-    return zip(*(jnp.moveaxis(of_model[name], 1, 0) for name in ("queries", "keys")), strict=True)
+def _encoded(
+    task: Observable, params: Params, seen: Observation, compared: Sequence[int], relation_layer: int
+) -> losses.Encoded:
+    """What the encoder of the teacher or the student computed; `relation_layer` is 0 for the last."""
+    config = task.encoder
+    assert seen.layers is not None
+    layers = params["bert"]["encoder"]["layers"]
+    places = (compared, relation_layer or config.num_layers)
+    return losses.Encoded(config, layers, seen.layers, seen.inputs.position_ids, *places)
 
 
 def _vector_size(task: Observable, spec: Mapping[str, jax.ShapeDtypeStruct]) -> int:

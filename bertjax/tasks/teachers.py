@@ -10,10 +10,9 @@ from bertjax.config import Constrained, above, at_least, one_of
 from bertjax.errors import UserError, restored
 from bertjax.interop.published import CHANGEABLE, MODEL_KEYS, Published, open_weights
 from bertjax.models.bert import HeadConfig
+from bertjax.models.distillation import TERMS
 
 _log = logging.getLogger(__name__)
-OF_LAYERS = ("hidden", "embeddings", "attention", "relations", "cosine")
-_TERMS = ("logits", *OF_LAYERS)
 # Keys that the folder of a teacher of vectors determines, like those of its model.
 _OF_VECTORS = ("sentence_pooling", "dense", "normalize", "include_prompt", "truncate_dim")
 Weight = Annotated[float, at_least(0)]
@@ -66,12 +65,12 @@ class DistillationConfig(Constrained, prefix="distillation"):
     @property
     def terms(self) -> dict[str, float]:
         """The weights of the terms with the teacher's outputs, without those of 0."""
-        return {name: getattr(self, name) for name in _TERMS if getattr(self, name)}
+        return {name: getattr(self, name) for name in ("logits", *TERMS) if getattr(self, name)}
 
     @property
     def reads_layers(self) -> bool:
         """Whether a term compares the layers of the encoders."""
-        return any(name in self.terms for name in OF_LAYERS) or self.logits_at == "all"
+        return any(name in self.terms for name in TERMS) or self.logits_at == "all"
 
     def check_models(self, student: HeadConfig, teacher: HeadConfig) -> None:
         """Raises UserError if a term cannot compare two encoders."""
@@ -93,7 +92,7 @@ class DistillationConfig(Constrained, prefix="distillation"):
 
     def check_only_logits(self) -> None:
         """Raises UserError if a term compares layers."""
-        names = [name for name in self.terms if name in OF_LAYERS]
+        names = [name for name in self.terms if name in TERMS]
         expected = "0: of tasks that compare texts, only logits, which are vectors, are compared"
         self.check(not names, ",".join(names), expected, got="a weight")
 

@@ -55,7 +55,7 @@ def test_a_bert_of_another_width_learns_from_any_family(tmp_path, name):
             **{key: torch.tensor(np.asarray(value)) for key, value in inputs.items()}, output_hidden_states=True
         )
     states = np.stack([outputs.hidden_states[layer].numpy() for layer in (2, 4)], axis=1)
-    hidden = np.asarray(batch["teacher_hidden"])[:, 0]
+    hidden = np.asarray(batch["teacher_hidden_states"])[:, 0]
     np.testing.assert_allclose(hidden.swapaxes(1, 2)[is_token], states.swapaxes(1, 2)[is_token], atol=2e-5)
     positions = np.asarray(batch["masked_positions"])
     logits = np.take_along_axis(outputs.logits.numpy(), positions[..., None], axis=1)

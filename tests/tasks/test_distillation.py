@@ -151,8 +151,8 @@ def test_padding_is_not_distilled(teachers, tmp_path):
     other = {**batch, "input_ids": jnp.where(padded, 7, batch["input_ids"])}
     expected = terms_of(task, params, batch)
     assert terms_of(task, params, other) == pytest.approx(expected, rel=1e-5)
-    noise = np.random.default_rng(0).normal(size=batch["teacher_hidden"].shape)
-    noisy = {**batch, "teacher_hidden": batch["teacher_hidden"] + noise * padded[:, None, None, :, None]}
+    noise = np.random.default_rng(0).normal(size=batch["teacher_hidden_states"].shape)
+    noisy = {**batch, "teacher_hidden_states": batch["teacher_hidden_states"] + noise * padded[:, None, None, :, None]}
     assert terms_of(task, params, noisy) == pytest.approx(expected, rel=1e-5)
 
 
