@@ -194,8 +194,8 @@ class Validation:
     """Computes the validation metrics of parameters: those of the validation split and of further evaluations.
 
     Attributes:
-      row_seconds: the time in which devices computed the loss of a row in the last call. Batches that waited for a
-        compilation do not count; NaN if all did.
+      row_seconds: the time of the loss of a row in the last call, after the last batch that waited for a compilation;
+        NaN if there was none after it.
     """
 
     row_seconds = math.nan
@@ -237,19 +237,23 @@ class Validation:
         """
         rows = sharding.local_rows(self._mesh, self._batch_size)
         total = None
-        seconds = []
-        for batch in track(data.batches("valid", 0, rows), "evaluating", "batch"):
-            if stop():
-                return None
-            arrays = sharding.put_batch(batch, self._mesh)
-            began = time.perf_counter()
-            with jax.set_mesh(self._mesh), Compilations() as compiled:
-                metrics = jax.block_until_ready(self._metrics(params, arrays))
-            if not compiled.programs:
-                seconds.append(time.perf_counter() - began)
-            total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
-        scores = dict(means(total or {}, "valid"))
-        self.row_seconds = float(np.mean(seconds)) / self._batch_size if seconds else math.nan
+        began = time.perf_counter()
+        count = 0  # of batches since then
+        with Compilations() as compiled:
+            for batch in track(data.batches("valid", 0, rows), "evaluating", "batch"):
+                if stop():
+                    return None
+                with jax.set_mesh(self._mesh):
+                    metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
+                total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
+                count += 1
+                if compiled.programs:
+                    compiled.programs.clear()
+                    jax.block_until_ready(total)
+                    began = time.perf_counter()
+                    count = 0
+        scores = dict(means(total or {}, "valid"))  # waits for the devices
+        self.row_seconds = (time.perf_counter() - began) / (count * self._batch_size) if count else math.nan
         split = Evaluation("", self._task, data.validation_examples, self._task.score, self._task.score_names())
         further = [evaluation for evaluation in self._evaluations if number is None or number % evaluation.every == 0]
         for evaluation in (split, *further):
