@@ -407,12 +407,19 @@ class TaughtTask(Protocol):
     Attributes:
       teacher: the task of that model.
       weights: its weights.
+      start: the same if training starts from layers of that model, else None.
       stores: whether its outputs for all rows are computed before training; see `store`.
+      learns_labels: whether the loss has the terms of the task without a teacher.
     """
 
     teacher: TrainingTask
     weights: "Published"
+    start: "Published | None"
     stores: bool
+    learns_labels: bool
+
+    def batch_specs_of_task(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """Returns the shapes of batches without the further fields, as those of evaluations; see `batch_specs`."""
 
     def teacher_fields(self, params: Params, batch: Batch) -> Batch:
         """Returns the further fields of a training batch, from the parameters of the teacher; a compiled program."""

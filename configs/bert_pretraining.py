@@ -123,7 +123,7 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
     if continued == "adaptation":
         _adapt(config)
     if student:
-        _distil(config, student, has_size=bool(size))
+        _distil(config, student, has_size=bool(size), is_new=not continued)
     if noise:
         config.data.next_sentence = False
         config.masking.update(_NOISE[noise])
@@ -132,13 +132,15 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
     return config
 
 
-def _distil(config: ConfigDict, student: str, *, has_size: bool) -> None:
-    """Sets the terms of a student and, unless the variant has a size, the sizes of the paper's."""
+def _distil(config: ConfigDict, student: str, *, has_size: bool, is_new: bool) -> None:
+    """Sets the terms of a student and, unless the variant has a size or continues a model, the sizes of the paper's."""
     terms, (layers, hidden, heads, intermediate) = _STUDENTS[student]
     parts.unset(config, ["teacher"])  # required
     config.distillation.update(terms)
     config.data.next_sentence = False
-    if not has_size:
+    if not is_new:
+        config.distillation.init_layers = ""
+    elif not has_size:
         config.model.num_layers = layers
         config.model.hidden_size = hidden
         config.model.num_heads = heads

@@ -103,6 +103,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     architecture = "BertForQuestionAnswering"
     loss_name = "span"
+    predicts_tokens = True
     example_dtypes = MappingProxyType({"start_positions": np.int32, "end_positions": np.int32})
     _codec: QuestionCodec
 

@@ -187,6 +187,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     architecture = "BertForTokenClassification"
     loss_name = "tagging"
+    predicts_tokens = True
     _codec: TaggedCodec
     token_dtypes = MappingProxyType({"labels": np.int32, "label_weights": np.float32})
 

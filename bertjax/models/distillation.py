@@ -44,13 +44,13 @@ def squared_distance(teacher: Float[Array, "*n W"], student: Float[Array, "*n W"
 
 def cosine_distance(teacher: Float[Array, "*n W"], student: Float[Array, "*n W"]) -> Float32[Array, "*n"]:
     """Returns 1 minus the cosine of vectors (Sanh et al. 2019, section 2)."""
-    return 1 - jnp.sum(_unit(teacher) * _unit(student), axis=-1)
+    return 1 - jnp.sum(unit(teacher) * unit(student), axis=-1)
 
 
 def mean_cosine(vectors: Float[Array, "n W"], weights: Float[Array, " n"]) -> Float32[Array, ""]:
     """Returns the mean cosine of two different vectors among those of weight 1; others have weight 0."""
     count = jnp.sum(weights)
-    total = jnp.sum(_unit(vectors) * weights[:, None], axis=0)
+    total = jnp.sum(unit(vectors) * weights[:, None], axis=0)
     return (jnp.sum(total**2) - count) / jnp.maximum(count * (count - 1), 1)
 
 
@@ -200,7 +200,8 @@ def _rotated(encoded: Encoded, number: int) -> tuple[Array, Array]:
     return rotate(query, position_ids, base), rotate(key, position_ids, base)
 
 
-def _unit(vectors: Float[Array, "*n W"]) -> Float32[Array, "*n W"]:
+def unit(vectors: Float[Array, "*n W"]) -> Float32[Array, "*n W"]:
+    """Returns vectors of length 1; of zeros, zeros."""
     vectors = vectors.astype(jnp.float32)
     # The square root of 0 would have an infinite slope.
     return vectors * jax.lax.rsqrt(jnp.maximum(jnp.sum(vectors**2, axis=-1, keepdims=True), 1e-24))

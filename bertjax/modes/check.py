@@ -17,9 +17,9 @@ from pathlib import Path
 import jax
 
 from bertjax import distributed
-from bertjax.contract import Batch, Data, Record, RowIndices, TrainingTask
+from bertjax.contract import Batch, Data, Record, RowIndices, TaughtTask, TrainingTask
 from bertjax.interop.published import Published
-from bertjax.modes.prepare import prepare
+from bertjax.modes.prepare import prepare, prepare_teacher
 from bertjax.modes.stages import Resolved
 from bertjax.progress import pace, track
 from bertjax.training.compilation import Compilations
@@ -48,7 +48,8 @@ Values = Mapping[str, float]
 def check(resolved: Resolved, workdir: Path) -> Record:
     """Prepares the data in `workdir` and returns the record of `overfit_one_batch`."""
     data, complete = prepare(resolved, workdir)
-    return overfit_one_batch(complete.task, data, complete.settings, resolved.published)
+    published = prepare_teacher(complete.task, data, complete.settings, workdir) or resolved.published
+    return overfit_one_batch(complete.task, data, complete.settings, published)
 
 
 def overfit_one_batch(
@@ -86,6 +87,8 @@ def overfit_one_batch(
             for update in track(repetitions, "training", "step", _UPDATES, pace(_UPDATES, lambda: compiled.seconds)):
                 trainer.settle(update.state)
                 last = means(update.report.metrics, "train")
+                if isinstance(task, TaughtTask) and not task.learns_labels:  # heads that nothing trains are not judged
+                    last = {name: last[name] for name in last if name == "train/loss" or "distillation" in name}
                 updates = update.done
                 if not first:
                     first = last

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from bertjax import distributed
-from bertjax.contract import Data, Evaluation
+from bertjax.contract import Data, Evaluation, TaughtTask, TrainingTask
+from bertjax.interop.published import Published
 from bertjax.modes.stages import Complete, Resolved
 from bertjax.runs import run_folder
-from bertjax.training import loop
+from bertjax.training import loop, step
+from bertjax.training.config import TrainingConfig
 
 
 def prepare(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
@@ -74,3 +76,16 @@ def prepare_data(data: Data, workdir: Path, *, is_of_run: bool) -> None:
     if is_of_run:
         distributed.on_first_process(lambda: run_folder.check_text(workdir, data.fingerprint))
     distributed.on_first_process(data.prepare)
+
+
+def prepare_teacher(task: TrainingTask, data: Data, settings: TrainingConfig, workdir: Path) -> Published | None:
+    """Stores the outputs of a teacher, if the task has one that stores them. Returns the weights to start from, if any.
+
+    Raises:
+      UserError: see `step.store_targets`.
+    """
+    if not isinstance(task, TaughtTask):
+        return None
+    if task.stores:
+        step.store_targets(task, data, settings, workdir / "data")
+    return task.start

@@ -347,12 +347,12 @@ def with_weights(resolved: Resolved, request: Request) -> Resolved:
     run = resolved.run
     published = resolved.published
     record = None
+    config = _with_teacher(config)
     if run and is_lost(config):
         config = restored(run, config, request.overrides)
     else:
         if config["init_from"] and not published:
             published = open_weights(Path(config["init_from"]))
-        config = _with_teacher(config)
         complete = _by_experiment(request, resolved.module, config, published)
         record = record_of(config, complete, request.overrides) if published else None
         config = complete

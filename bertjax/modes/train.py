@@ -5,14 +5,14 @@ import logging
 from pathlib import Path
 
 from bertjax import distributed
-from bertjax.contract import ConfigTree, Data, TaughtTask, TrainingTask
+from bertjax.contract import ConfigTree, Data, TrainingTask
 from bertjax.modes import config_values, lost_weights, report
-from bertjax.modes.prepare import check_rows, checked_data, prepare_data
+from bertjax.modes.prepare import check_rows, checked_data, prepare_data, prepare_teacher
 from bertjax.modes.request import Outcome, Request
 from bertjax.modes.stages import Resolved
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import latest_step
-from bertjax.training import inference, loop, metric_log, step, tracing
+from bertjax.training import inference, loop, metric_log, tracing
 from bertjax.training.config import TrainingConfig
 
 _log = logging.getLogger(__name__)
@@ -39,11 +39,8 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         check_rows(evaluations)
         if meter and settings.num_steps:  # the batches may depend on it
             data = resolved._replace(config=config).data(workdir / "data")
-        if isinstance(task, TaughtTask) and task.stores:
-            step.store_targets(task, data, settings, workdir / "data")
+        published = prepare_teacher(task, data, settings, workdir) or resolved.published
         size = loop.num_parameters(task)
-        starts_as_teacher = bool(config.get("teacher")) and bool(config["distillation"]["init_layers"])
-        published = task.weights if starts_as_teacher else resolved.published
         distributed.on_first_process(lambda: _save_config(resolved, workdir, config))
         if record := resolved.record:
             distributed.on_first_process(lambda: lost_weights.save_record(workdir, record))

@@ -118,11 +118,13 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
       architecture: the class of transformers that opens the exported folder.
       labels: the names of the classes, in order; empty for tasks without classes.
       predicts_positions: whether the model also takes the positions to predict.
+      predicts_tokens: whether `predictions` are those of tokens, not of texts.
     """
 
     architecture = ""
     labels: Sequence[str] = ()
     predicts_positions = False
+    predicts_tokens = False
     _config: C
 
     def __init__(

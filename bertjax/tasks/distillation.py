@@ -113,6 +113,17 @@ class Distilled(Observable):
     teacher: Observable
     weights: Published  # of the teacher
     stores = False  # whether the teacher's outputs are stored
+
+    @property
+    def learns_labels(self) -> bool:
+        """Whether the loss has the terms of the task itself."""
+        return bool(self._config.distillation.labels)
+
+    @property
+    def start(self) -> Published | None:
+        """The teacher's weights, if the student starts from its layers."""
+        return self.weights if self._config.distillation.init_layers else None
+
     _maps: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
     def learn_from(self, teacher: Observable, weights: Published) -> None:
@@ -127,12 +138,19 @@ class Distilled(Observable):
             if getattr(teacher._config, "normalize", False) and not self._config.normalize:
                 _log.warning("the teacher normalizes its vectors, the student does not: set --config.normalize=True")
         masking = getattr(self._config, "masking", None)
-        is_fixed = masking is None or (not masking.is_mixed and self._config.objective == "masked_lm")
-        config.check(is_fixed, "teacher", "no value, unless all rows are masked at a constant rate", got="a folder")
+        if masking is not None:
+            is_fixed = not masking.is_mixed and self._config.objective == "masked_lm"
+            expected = "no value, unless all rows are masked at a constant rate"
+            self._config.check(is_fixed, "teacher", expected, got="a folder")
+            self._check_masked_lm()
         self.stores = config.targets == "stored"
         if self.stores:
             config.check_only_logits()
-            self._check_of_texts()
+            is_of_texts = masking is None and not self.predicts_tokens
+            expected = "live, because logits of tokens take too much disk, and those of masks change in each epoch"
+            config.check(is_of_texts, "targets", expected, got=f"stored, of {self._target_bytes():,} bytes a row")
+            is_unpacked = self.couples_rows or not getattr(self._config.data, "packing", False)
+            config.check(is_unpacked, "targets", "live, with data.packing=True")
         is_here = masking is not None or config.logits_at == "predicted"
         config.check(is_here, "logits_at", "predicted, outside pretraining")
         self._maps = self._widths()
@@ -157,16 +175,23 @@ class Distilled(Observable):
             widths["logits"] = (_vector_size(self, spec), _vector_size(self.teacher, spec))
         return {name: pair for name, pair in widths.items() if len({*pair}) > 1}
 
-    def _check_of_texts(self) -> None:
-        """Raises UserError if the logits are those of tokens, which are too many to store."""
+    def _check_masked_lm(self) -> None:
+        """Raises UserError if the predictions of masked tokens do not compare."""
+        config = self._config.distillation
+        sizes = self.teacher.encoder.vocab_size, self.encoder.vocab_size
+        got = "model.vocab_size of {} of the teacher and {} of the student".format(*sizes)
+        fix = f"set --config.model.vocab_size={sizes[0]}"
+        config.check(not config.logits or len({*sizes}) == 1, "logits", "0, or equal sizes", got=got, fix=fix)
+        of_run = self.weights.config.get("masking", {}) if self.weights.is_run else {}
+        places = of_run.get("predict_at", "same"), self._config.masking.predict_at
+        got = "masking.predict_at={} of the teacher and {} of the student".format(*places)
+        config.check(not config.logits or len({*places}) == 1, "logits", "0, or the same value", got=got)
+
+    def _target_bytes(self) -> int:
+        """The size of a row's logits."""
         spec = self.batch_specs_of_task()[-1]
-        outputs = jax.eval_shape(self.teacher_fields, _shapes(self.teacher), dict(spec))
-        logits = outputs[f"{_FIELD}logits"]
-        size = logits.size * logits.dtype.itemsize // len(logits)
-        is_of_texts = not hasattr(self._config, "masking") and spec["input_ids"].shape[-1] not in logits.shape[1:]
-        got = f"stored, of {size:,} bytes a row"
-        expected = "live, because logits of tokens take too much disk, and those of masks change in each epoch"
-        self._config.distillation.check(is_of_texts, "targets", expected, got=got)
+        logits = jax.eval_shape(self.teacher_fields, _shapes(self.teacher), dict(spec))[f"{_FIELD}logits"]
+        return int(logits.size) * logits.dtype.itemsize // len(logits)
 
     def store(self, data: Any, program: Callable[[Batch], Batch], folder: Path) -> None:
         """Adds the teacher's logits of all training rows to the data, which it reads with its own vocabulary.
@@ -189,7 +214,8 @@ class Distilled(Observable):
         outputs = jax.eval_shape(self.teacher_fields, _shapes(self.teacher), row)
         size = sum(field.size * field.dtype.itemsize for field in outputs.values()) * len(own.rows.lengths)
         _log.info("the teacher's outputs for all rows take %s bytes on disk and in memory", f"{size:,}")
-        content = Fingerprint.of([digest, own.fingerprint, lengths, config.batch_size], length=16)
+        of_teacher = repr(self.teacher._config)  # columns, classes, their weights, and the split
+        content = Fingerprint.of([digest, own.fingerprint, of_teacher, lengths, config.batch_size], length=16)
         fields = targets.of_rows(own.rows, lengths, config.batch_size, program, folder / f"teacher-{content}")
         data.add_targets(fields)
 
@@ -212,8 +238,12 @@ class Distilled(Observable):
         of_teacher = self.teacher.encoder
         sizes = self.encoder.num_layers, of_teacher.num_layers
         numbers = layer_numbers(self._config.distillation.init_layers, *sizes, "init_layers")
-        kinds = (of_teacher.kind(number - 1) for number in numbers)
+        kinds = [of_teacher.kind(number - 1) for number in numbers]
         places = [number - 1 if kind.group is None else kind.group for number, kind in zip(numbers, kinds, strict=True)]
+        unlike = sum(self.encoder.kind(layer).window != kind.window for layer, kind in enumerate(kinds))
+        if unlike:
+            text = "%d of %d layers attend to other distances than the teacher's layers that they start from"
+            _log.warning(text, unlike, len(kinds))
         empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _shapes(self.teacher))
         weights = self.teacher.warm_start(empty, published)
         return {**params, **pretrained.with_layers(of_task, empty, weights, places)}
@@ -255,10 +285,14 @@ class Distilled(Observable):
         """Raises UserError unless there are weights of the encoder and, for predictions, of the heads."""
         paths = [path for path, lacking in traverse_util.flatten_dict(lacks, sep="/").items() if lacking]
         if not self._config.distillation.logits:
-            paths = [path for path in paths if path.startswith("bert/") and "/pooler/" not in path]
+            paths = [path for path in paths if path.startswith("bert/")]
+        if not self._config.distillation.logits or hasattr(self._config, "masking"):
+            paths = [path for path in paths if "pooler/" not in path and not path.startswith("next_sentence/")]
         if paths:
             modules = ", ".join(dict.fromkeys(path.split("/")[0] for path in paths))
-            expected = "a model that was trained for this task, or no distillation.logits"
+            expected = (
+                "a model that was trained for this task, with its classes in this order, or no distillation.logits"
+            )
             where = f"config key teacher={self._config.teacher}"
             raise UserError(where, got=f"no weights of {modules}", expected=expected, fix="name another folder")
 
@@ -297,7 +331,11 @@ class Distilled(Observable):
             predictions = self._predictions(self, params, seen, batch)
             logits = predictions.logits
             student = logits @ params[_MAPS]["logits"] if "logits" in self._maps else logits
-            values = _DIVERGENCES[predictions.kind](batch[f"{_FIELD}logits"], student, config.temperature)
+            teacher = batch[f"{_FIELD}logits"]
+            if getattr(self.teacher._config, "normalize", False):
+                student = losses.unit(student)
+                teacher = losses.unit(teacher)
+            values = _DIVERGENCES[predictions.kind](teacher, student, config.temperature)
             # Predictions without weight may have logits of -inf.
             yield "logits", jnp.sum(jnp.where(predictions.weights > 0, values * predictions.weights, 0.0))
         if not self._layer_terms:

@@ -15,6 +15,12 @@ from bertjax.models.distillation import TERMS
 _log = logging.getLogger(__name__)
 # Keys that the folder of a teacher of vectors determines, like those of its model.
 _OF_VECTORS = ("sentence_pooling", "dense", "normalize", "include_prompt", "truncate_dim")
+# The names of prompts in published folders, by the key of `data`.
+PROMPTS = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
+# Keys of `model` that may differ where a student starts from the teacher's layers.
+_FREE_IN_LAYERS = ("num_layers", "vocab_size", "max_positions", "head", "pooling")
+# Keys of a student alone, and their values of a teacher.
+_OF_STUDENT: Mapping[str, Any] = {"teacher": "", "learn_scale": False, "learned_positions": 0}
 Weight = Annotated[float, at_least(0)]
 
 
@@ -74,17 +80,18 @@ class DistillationConfig(Constrained, prefix="distillation"):
 
     def check_models(self, student: HeadConfig, teacher: HeadConfig) -> None:
         """Raises UserError if a term cannot compare two encoders."""
-        layer_numbers(self.layers, student.num_layers, teacher.num_layers, "layers")
+        if self.hidden or self.attention:
+            layer_numbers(self.layers, student.num_layers, teacher.num_layers, "layers")
         most = teacher.num_layers
         self.check(self.relation_layer <= most, "relation_layer", f"0, or a layer of the teacher, 1 to {most}")
         is_alike = teacher.num_heads == student.num_heads
         got = f"{teacher.num_heads} heads of the teacher and {student.num_heads} of the student"
         self.check(is_alike or not self.attention, "attention", "0, or equally many heads", got=got)
         for model in (teacher, student):
-            is_product = model.relative_positions == "none"
-            got = f"scores with relative_positions={model.relative_positions}"
-            expected = "0, or scores of queries and keys alone"
-            self.check(is_product or not self.attention, "attention", expected, got=got)
+            is_product = model.relative_positions == "none" and not model.local_attention
+            keys = f"relative_positions={model.relative_positions} and local_attention={model.local_attention}"
+            expected = "0, or scores of queries and keys alone, of all pairs of tokens"
+            self.check(is_product or not self.attention, "attention", expected, got=f"scores with {keys}")
             widths = {model.num_heads * size for size in (model.head_key_size, model.head_value_size)}
             divides = not any(width % self.relation_heads for width in widths)
             expected = f"a divisor of {' and '.join(map(str, sorted(widths)))}, the widths of queries and values"
@@ -116,6 +123,8 @@ class TeacherConfig(Constrained):
         used = [*config.terms, *(["init_layers"] if config.init_layers else [])]
         got = f"no folder, with distillation.{{{','.join(used)}}}"
         self.check(self.teacher or not used, "teacher", "a folder", got=got, fix="set --config.teacher=FOLDER")
+        is_learned = config.terms or config.labels == 1
+        config.check(is_learned, "labels", "1, because no other term has a weight")
         if self.teacher and not used:
             _log.warning("the student learns nothing from its teacher: all weights of distillation are 0")
 
@@ -151,7 +160,8 @@ def teacher_config(config: Mapping[str, Any], published: Published) -> dict[str,
     model = {**of_heads, **{key: config["model"][key] for key in CHANGEABLE if key in of_heads}, **unset}
     of_vectors = {key: None for key in _OF_VECTORS if key in config}
     data = {**config["data"], "vocab_file": "", "lowercase": None, "add_tokens": ()}
-    no_teacher = {"teacher": "", "distillation": dataclasses.asdict(DistillationConfig())}
+    none = {**_OF_STUDENT, "distillation": dataclasses.asdict(DistillationConfig())}
+    no_teacher = {key: value for key, value in none.items() if key in config}
     return {**config, **of_vectors, **no_teacher, "model": model, "data": data, "init_from": config["teacher"]}
 
 
@@ -176,14 +186,42 @@ def open_teacher(folder: str, digest: str = "") -> Published:
 
 
 def with_teacher(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
-    """Fills in what the teacher determines: its digest, the vocabulary, and the sizes of a student of its layers."""
+    """Fills in what the teacher determines: its digest, the vocabulary, prompts, and the model of its layers.
+
+    Raises:
+      UserError: if a student of its layers has another structure, or other weights to start from.
+    """
     distillation = {**config["distillation"], "digest": published.digest}
     model = dict(config["model"])
     if distillation["init_layers"]:
-        values = {**published.model, "family": published.family}
-        model = {key: values.get(key) if value is None else value for key, value in model.items()}
+        if config["init_from"]:
+            got = f"{distillation['init_layers']}, with init_from={config['init_from']}"
+            fix = "omit one of them"
+            raise UserError("config key distillation.init_layers", got=got, expected="one start", fix=fix)
+        model = _of_layers(config, published)
     data = dict(config["data"])
     if published.has_vocabulary and not config["init_from"] and not data.get("vocab_file"):
         data["vocab_file"] = config["teacher"]
         data["lowercase"] = published.lowercase if data.get("lowercase") is None else data["lowercase"]
+        if model.get("vocab_size", 0) is None and not (data.get("add_tokens") or data.get("add_words")):
+            model["vocab_size"] = published.model["vocab_size"]
+    sentences = published.sentences
+    if sentences and not config["init_from"]:
+        for key, names in PROMPTS.items():
+            if data.get(key, "") is None:
+                data[key] = sentences.prompt(*names)
     return {**config, "model": model, "data": data, "distillation": distillation}
+
+
+def _of_layers(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
+    """The model of a student of the teacher's layers."""
+    model = {}
+    for key, value in config["model"].items():
+        of_teacher = {**published.model, "family": published.family}.get(key)
+        model[key] = of_teacher if value is None else value
+        if key in MODEL_KEYS and key not in _FREE_IN_LAYERS and model[key] != of_teacher:
+            got = f"{value}, with distillation.init_layers"
+            expected = f"{of_teacher}, as in teacher={config['teacher']}"
+            fix = "omit this key, or distillation.init_layers"
+            raise UserError(f"config key model.{key}", got=got, expected=expected, fix=fix)
+    return model

@@ -45,7 +45,7 @@ def count_positions(spec: Mapping[str, jax.ShapeDtypeStruct]) -> int:
 
 
 def training_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
-    """Returns the operations of an update without recomputation: three times those of the loss.
+    """Returns the operations of an update without recomputation: three times those of the loss, once those of metrics.
 
     The backward pass has two products for each product of the forward pass. For BERT this is
     6P + 12 L S H + 6 m (H^2 + H V) per token, see docs/benchmarks.md, without the last layer's products where
@@ -57,8 +57,11 @@ def training_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct])
     """
     with jax.sharding.use_abstract_mesh(_CPUS):
         params = jax.eval_shape(lambda: task.init(jax.random.key(0)))
-        loss = jax.make_jaxpr(lambda p, b: task.loss(p, b, None))(params, dict(spec)).jaxpr
-        return 3 * matrix_flops(loss) + teacher_flops(task, spec)
+        program, (sums, _) = jax.make_jaxpr(lambda p, b: task.loss(p, b, None), return_shape=True)(params, dict(spec))
+        is_sum = [number < len(sums) for number in range(len(program.out_avals))]
+        loss, _ = pe.dce_jaxpr(program.jaxpr, is_sum)
+        both, _ = pe.dce_jaxpr(program.jaxpr, [True] * len(is_sum))
+        return 2 * matrix_flops(loss) + matrix_flops(both) + teacher_flops(task, spec)
 
 
 def teacher_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:

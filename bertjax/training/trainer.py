@@ -143,6 +143,7 @@ class Trainer:
         with Prefetch(batches("train", begun, self._rows), self.put) as prefetch:
             for index in indices:
                 batch, waited = prefetch.take(self._last and self._last[1])
+                batch = self.with_teacher_outputs(batch)
                 if self._recompilations.expects(batch):
                     if self._last:
                         self.settle(state)  # the devices must be idle to time the compilation
@@ -165,12 +166,19 @@ class Trainer:
         self.length = num_steps
 
     def put(self, batch: Batch) -> dict[str, jax.Array]:
-        """Puts this process's rows of a global batch on its devices, and adds the outputs of a teacher."""
-        arrays = sharding.put_batch(batch, self._mesh)
+        """Puts this process's rows of a global batch on its devices."""
+        return sharding.put_batch(batch, self._mesh)
+
+    def with_teacher_outputs(self, batch: Batch) -> Batch:
+        """Adds the outputs of a teacher to a batch on the devices.
+
+        All processes run it between updates: in the thread that makes batches, its collectives could come before those
+        of an update on one process and after them on another.
+        """
         if not isinstance(self._task, TaughtTask) or self._task.stores:
-            return arrays
+            return batch
         self._teacher = self._teacher or steps.make_teacher(self._task, self._mesh)
-        return {**arrays, **self._teacher(arrays)}
+        return {**batch, **self._teacher(batch)}
 
     def settle(self, state: steps.TrainState) -> None:
         """Waits for the update that is not checked yet. Raises UserError if its loss or gradient is not finite."""
@@ -220,7 +228,8 @@ def _check_best_metric(
     """Raises UserError unless each evaluation of the run has the best metric, in the right direction."""
     best = config.checkpoint.best_metric
     mode = config.checkpoint.best_mode
-    metrics = jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, task.batch_specs()[0])
+    specs = task.batch_specs_of_task() if isinstance(task, TaughtTask) else task.batch_specs()
+    metrics = jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, specs[0])
     names = [f"valid/{name}" for name in task.score_names() or metrics if name != "tokens"]
     for evaluation in evaluations:
         metric_names = [f"valid/{name}" for name in evaluation.metrics]

@@ -47,7 +47,7 @@ def test_a_bert_of_another_width_learns_from_any_family(tmp_path, name):
     }
     ready = tiny.ready(tree_of("bert_pretraining", "tiny", keys), tmp_path / "data")
     trainer = loop.Trainer(ready.task, ready.settings, jax.devices()[:1])
-    batch = trainer.put(next(ready.data.batches("train", 0, np.arange(8))))
+    batch = trainer.with_teacher_outputs(trainer.put(next(ready.data.batches("train", 0, np.arange(8)))))
     is_token = np.asarray(batch["segment_ids"]) != 0
     inputs = {"input_ids": batch["input_ids"], "attention_mask": is_token.astype(np.int64)}
     with torch.no_grad():

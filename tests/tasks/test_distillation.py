@@ -16,8 +16,9 @@ from bertjax import load
 from bertjax.data.rows import targets
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
+from bertjax.interop.published import open_weights
 from bertjax.tasks import teachers as teaching
-from bertjax.training import loop
+from bertjax.training import flops, loop
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations
 from tests import tiny
@@ -72,14 +73,14 @@ def student(teachers, name, folder, **distilled):
     """The task of a student, its first state, and a batch with the teacher's outputs."""
     values, teacher = teachers(name)
     changes = {key.replace("__", "."): value for key, value in distilled.items()}
-    own = {key: value for key, value in changes.items() if key.startswith("model.")}
-    terms = {f"distillation.{key}": value for key, value in changes.items() if not key.startswith("model.")}
+    own = {key: value for key, value in changes.items() if "." in key or key == "learn_scale"}
+    terms = {f"distillation.{key}": value for key, value in changes.items() if key not in own}
     teacher = terms.pop("distillation.teacher", str(teacher))
     tree = tree_of(name, "tiny", {**_VALUES, **values, **own, "teacher": teacher, **terms})
     ready = tiny.ready(tree, folder)
     published = ready.task.weights if terms.get("distillation.init_layers") else None
     trainer = loop.Trainer(ready.task, ready.settings, jax.devices()[:1], published)
-    batch = trainer.put(next(ready.data.batches("train", 0, np.arange(8))))
+    batch = trainer.with_teacher_outputs(trainer.put(next(ready.data.batches("train", 0, np.arange(8)))))
     assert {key: value.shape for key, value in batch.items()} in [
         {key: value.shape for key, value in spec.items()} for spec in ready.task.batch_specs()
     ]
@@ -187,12 +188,76 @@ def test_wrong_layers(value, count):
         ("classification", {"logits": 1.0, "logits_at": "all"}, "logits_at: got 'all'; expected predicted"),
         ("classification", {"hidden": 1.0, "relation_layer": 3}, "relation_layer: got 3; expected 0, or a layer"),
         ("embeddings", {"hidden": 1.0}, "hidden: got a weight; expected 0: of tasks"),
-        ("bert_pretraining", {"hidden": 1.0, "init_layers": "first", "model__hidden_size": 16}, "as in the teacher"),
+        (
+            "bert_pretraining",
+            {"init_layers": "first", "model__hidden_size": 16},
+            "size: got 16, with .* expected 32, as in",
+        ),
+        (
+            "bert_pretraining",
+            {"init_layers": "first", "model__norm": "pre"},
+            "norm: got pre, with .* expected post, as in",
+        ),
+        ("bert_pretraining", {"init_layers": "first", "labels": 0.0}, "labels: got 0.0; expected 1"),
+        (
+            "bert_pretraining",
+            {"logits": 1.0, "model__vocab_size": 500},
+            "logits: got model.vocab_size of .* and 500 of",
+        ),
+        (
+            "bert_pretraining",
+            {"logits": 1.0, "masking__predict_at": "previous"},
+            "logits: got masking.predict_at=same of",
+        ),
+        (
+            "bert_pretraining",
+            {"hidden": 1.0, "masking__distribution": "uniform"},
+            "config key teacher: got a folder; expected no",
+        ),
+        (
+            "classification",
+            {"logits": 1.0, "targets": "stored", "data__packing": True},
+            "expected live, with data.packing",
+        ),
     ],
 )
 def test_terms_that_do_not_fit(teachers, tmp_path, name, changes, message):
     with pytest.raises(UserError, match=message):
         student(teachers, name, tmp_path, **changes)
+
+
+def test_a_student_has_one_start(teachers):
+    _, teacher = teachers("classification")
+    config = {"teacher": str(teacher), "init_from": "elsewhere", "distillation": {"init_layers": "first"}, "model": {}}
+    with pytest.raises(UserError, match=r"init_layers: got first, with init_from=elsewhere; expected one start"):
+        teaching.with_teacher(config, open_weights(teacher))
+
+
+def test_a_teacher_with_more_embeddings_than_tokens(teachers, tmp_path):
+    values, _ = teachers("bert_pretraining")
+    ready = tiny.ready(tree_of("bert_pretraining", "tiny", {**_VALUES, **values, "model.vocab_size": 200}), tmp_path)
+    ready.task.export(random_params(ready.task.init), tmp_path / "teacher")
+    own = {**values, "data.vocab_file": ""}
+    of_padded = student(lambda _: (own, tmp_path / "teacher"), "bert_pretraining", tmp_path / "data", logits=1.0)
+    assert of_padded[2]["teacher_logits"].shape[-1] == 200
+
+
+def test_vectors_are_compared_as_the_teacher_gives_them(teachers, tmp_path):
+    """A teacher that normalizes has vectors of length 1; keys of the student alone are not its own."""
+    task, params, batch = student(teachers, "embeddings", tmp_path, logits=1.0, learn_scale=True)
+    longer = {**batch, "teacher_logits": 3 * batch["teacher_logits"]}
+    assert terms_of(task, params, longer) == pytest.approx(terms_of(task, params, batch), rel=1e-5)
+
+
+def test_heads_without_labels_cost_no_backward_pass(teachers, tmp_path):
+    task, *_ = student(teachers, "bert_pretraining", tmp_path, relations=1.0, relation_heads=2)
+    spec = flops.largest_spec(task)
+    whole = flops.training_flops(task, spec)
+    keys = dataclasses.replace(task._config.distillation, labels=0.0)
+    task._config = dataclasses.replace(task._config, distillation=keys)
+    count = spec["masked_positions"].size
+    of_head = 2 * count * 32 * (32 + task.encoder.vocab_size)
+    assert whole - flops.training_flops(task, spec) >= 2 * of_head
 
 
 def test_another_vocabulary_is_refused(teachers, tmp_path):
@@ -238,11 +303,13 @@ def test_collapse_is_warned_of(teachers, tmp_path, caplog):
 
 @pytest.mark.slow
 def test_a_run_needs_its_teacher_only_in_training(teachers, tmp_path):
-    """Predictions, evaluations and exports of a run do without the teacher's folder; a resumed run needs the same."""
+    """Predictions, evaluations and exports do without it; a resumed run needs the same, but not its `init_from`."""
     values, teacher = teachers("classification")
     folder = shutil.copytree(teacher, tmp_path / "teacher")
+    start = shutil.copytree(teacher, tmp_path / "start")
     keys = {**_VALUES, **values, "num_steps": 4, "checkpoint.save_every": 2, "evaluate_every": 2, "log_every": 1}
-    keys |= {"teacher": folder, "distillation.hidden": 1.0, "distillation.logits": 1.0, "model.hidden_size": 16}
+    keys |= {"teacher": folder, "distillation.hidden": 1.0, "distillation.logits": 1.0}
+    keys |= {"init_from": start, "data.vocab_file": ""}
     run = tmp_path / "run"
     command = ["--config=configs/classification.py:tiny", f"--workdir={run}", *flags(keys)]
     done(*command)
@@ -257,6 +324,8 @@ def test_a_run_needs_its_teacher_only_in_training(teachers, tmp_path):
     done("--mode=evaluate", f"--workdir={run}")
     done("--mode=export", f"--workdir={run}", f"--output={tmp_path / 'export'}")
     shutil.copytree(teacher, folder)
+    shutil.rmtree(start)
+    done(*command)
     (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")
     assert "got a run with another config: distillation.digest" in tiny.run_on_one(*command).error
     digest = json.loads((run / "config.json").read_text())["distillation"]["digest"]
@@ -326,6 +395,10 @@ def test_stored_targets_are_computed_once(teachers, tmp_path, monkeypatch, caplo
     ready.task.store(ready.data, program, tmp_path / "whole")
     assert later == len(lengths) - 4
     ready.task.store(ready.data, functools.partial(program, most=0), tmp_path / "targets")
+    other = {**keys, "data.row_lengths": (), "class_weights": (1.0, 2.0)}
+    other = tiny.ready(tree_of("classification", "tiny", other), tmp_path / "data")
+    other.task.store(other.data, program, tmp_path / "targets")
+    assert len(list(tmp_path.glob("targets/teacher-*"))) == 2
     rows = ready.data.rows.padded(np.arange(len(ready.data.rows.lengths)), 24)["input_ids"][:, :2]
     np.testing.assert_array_equal(ready.data._targets["teacher_logits"], rows)
 
