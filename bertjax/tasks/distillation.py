@@ -113,6 +113,7 @@ class Distilled(Observable):
     teacher: Observable
     weights: Published  # of the teacher
     stores = False  # whether the teacher's outputs are stored
+    _maps: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
     @property
     def learns_labels(self) -> bool:
@@ -123,8 +124,6 @@ class Distilled(Observable):
     def start(self) -> Published | None:
         """The teacher's weights, if the student starts from its layers."""
         return self.weights if self._config.distillation.init_layers else None
-
-    _maps: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
     def learn_from(self, teacher: Observable, weights: Published) -> None:
         """Sets the teacher. Raises UserError if a term cannot compare the two models."""
@@ -145,12 +144,7 @@ class Distilled(Observable):
             self._check_masked_lm()
         self.stores = config.targets == "stored"
         if self.stores:
-            config.check_only_logits()
-            is_of_texts = masking is None and not self.predicts_tokens
-            expected = "live, because logits of tokens take too much disk, and those of masks change in each epoch"
-            config.check(is_of_texts, "targets", expected, got=f"stored, of {self._target_bytes():,} bytes a row")
-            is_unpacked = self.couples_rows or not getattr(self._config.data, "packing", False)
-            config.check(is_unpacked, "targets", "live, with data.packing=True")
+            self._check_stored()
         is_here = masking is not None or config.logits_at == "predicted"
         config.check(is_here, "logits_at", "predicted, outside pretraining")
         self._maps = self._widths()
@@ -187,11 +181,19 @@ class Distilled(Observable):
         got = "masking.predict_at={} of the teacher and {} of the student".format(*places)
         config.check(not config.logits or len({*places}) == 1, "logits", "0, or the same value", got=got)
 
-    def _target_bytes(self) -> int:
-        """The size of a row's logits."""
-        spec = self.batch_specs_of_task()[-1]
-        logits = jax.eval_shape(self.teacher_fields, _shapes(self.teacher), dict(spec))[f"{_FIELD}logits"]
-        return int(logits.size) * logits.dtype.itemsize // len(logits)
+    def _check_stored(self) -> None:
+        """Raises UserError unless the logits are those of texts, and so few that they can be stored."""
+        config = self._config.distillation
+        config.check_only_logits()
+        config.check(config.logits, "targets", "live, without a weight for logits")
+        if hasattr(self._config, "masking") or self.predicts_tokens:
+            spec = self.batch_specs_of_task()[-1]
+            logits = jax.eval_shape(self.teacher_fields, _shapes(self.teacher), dict(spec))[f"{_FIELD}logits"]
+            got = f"stored, of {logits.size * logits.dtype.itemsize // len(logits):,} bytes a row"
+            expected = "live, because logits of tokens take too much disk, and those of masks change in each epoch"
+            config.check(False, "targets", expected, got=got)
+        is_unpacked = self.couples_rows or not getattr(self._config.data, "packing", False)
+        config.check(is_unpacked, "targets", "live, with data.packing=True")
 
     def store(self, data: Any, program: Callable[[Batch], Batch], folder: Path) -> None:
         """Adds the teacher's logits of all training rows to the data, which it reads with its own vocabulary.
