@@ -216,6 +216,11 @@ def test_wrong_layers(value, count):
         ),
         (
             "classification",
+            {"init_layers": "first", "targets": "stored"},
+            "targets: got '?stored'?; expected live, without",
+        ),
+        (
+            "classification",
             {"logits": 1.0, "targets": "stored", "data__packing": True},
             "expected live, with data.packing",
         ),
