@@ -20,6 +20,7 @@ from bertjax.data.codecs.texts import MaskedTextCodec, Texts
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.decoding.denoising import DenoisingConfig, denoise
 from bertjax.decoding.sampling import row_keys
+from bertjax.errors import UserError
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForPreTraining
 from bertjax.models.losses import cross_entropy
@@ -56,7 +57,7 @@ class Config(PretrainingConfig, TeacherConfig):
         expected = "one direction, as otherwise each token would see its label, and no next-sentence prediction"
         fix = "set --config.model.direction=left_to_right --config.data.next_sentence=False"
         self.check(ok, "objective", expected, got=got, fix=fix)
-        is_masked = self.objective == "masked_lm"
+        is_masked = self.objective == "masked_lm" and self.masking.causal_share < 1
         self.decoding.check(is_masked or not self.samples, "sampler", "none for a causal language model")
 
     @property
@@ -67,7 +68,9 @@ class Config(PretrainingConfig, TeacherConfig):
     def codec(self, tokenizer: EncoderTokenizer) -> MaskedTextCodec:
         columns = Columns("data.text_field", [self.data.text_field])
         lengths = self.decoding.lengths or () if self.samples else ()
-        return MaskedTextCodec(tokenizer, self.model.max_positions, columns, shift=self.shift, lengths=lengths)
+        return MaskedTextCodec(
+            tokenizer, self.model.max_positions, columns, shift=self.shift, lengths=lengths, seed=self.decoding.seed
+        )
 
     @property
     def samples(self) -> bool:
@@ -76,9 +79,19 @@ class Config(PretrainingConfig, TeacherConfig):
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
-    """Fills in what `init_from` determines. Raises UserError for another objective than that of its run."""
+    """Fills in what `init_from` determines.
+
+    Raises:
+      UserError: for another objective than that of its run, or masked tokens that are predicted at another position.
+    """
     if published:
         check_objective(config["objective"], published)
+        of_run = published.config.get("masking", {}) if published.is_run else {}
+        predict_at = of_run.get("predict_at", "same")
+        if predict_at == "previous" and config["masking"]["predict_at"] != predict_at:
+            expected = f"{predict_at}, as in init_from={config['init_from']}"
+            fix = f"set --config.masking.predict_at={predict_at}"
+            raise UserError("config key masking.predict_at", got="same", expected=expected, fix=fix)
     return pretraining.resolve(config, published)
 
 
@@ -232,7 +245,7 @@ class Task(PretrainingTask[Config]):
         allowed = np.zeros(self._model_config.vocab_size, bool)
         allowed[: len(self._has_token)] = self._has_token
         allowed[np.array([token for token in special if token is not None])] = False
-        keys = row_keys(self._config.seed, batch["input_ids"], batch["segment_ids"], batch["numbers"])
+        keys = row_keys(config.seed, batch["input_ids"], batch["segment_ids"], batch["numbers"])
         keys = jax.vmap(lambda key: jax.random.split(key, config.num_samples))(keys).reshape(-1)
         rows = {name: jnp.repeat(array, config.num_samples, axis=0) for name, array in batch.items()}
         predicted = rows["masked_positions"]

@@ -21,7 +21,7 @@ from bertjax.models.bert import BertForMaskedLM
 from bertjax.tasks import bert, completion, minimal_pairs
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.evaluation_data import EvaluationData
-from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective
+from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective, check_template
 
 _LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # most sentences are short
 
@@ -35,7 +35,7 @@ class Config(Constrained):
       init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run, with a masked language model; or
         a run with objective "causal_lm".
       objective: "masked_lm", or "causal_lm". Default: that of the run in `init_from`, or "masked_lm". A run with causal
-        rows has both.
+        rows has both, but one with these alone only "causal_lm".
       predict_at: where a masked token is predicted: its own position, or the one before it. Default: that of the run in
         `init_from`, or "same".
       method: what is masked to score a token: "original", this token (Salazar et al. 2020); "within_word_l2r", also the
@@ -55,6 +55,7 @@ class Config(Constrained):
     def codec(self, tokenizer: EncoderTokenizer) -> SentenceCodec:
         columns = Columns("data.text_field", [self.data.text_field])
         model = LanguageModel(self.model, self.objective, self.predict_at)
+        check_template(model, tokenizer)
         return minimal_pairs.codec(tokenizer, model, self.method, columns)
 
 
@@ -99,7 +100,10 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing and objective. Raises UserError if they are contradicted."""
     config = completion.bert(config, published)
     masking = published.config.get("masking", {})
-    if config["objective"] == "causal_lm" and (masking.get("causal_share") or masking.get("causal_stages")):
+    is_causal = masking.get("causal_share") == 1
+    is_mixed = masking.get("causal_share") or masking.get("causal_stages")
+    if (config["objective"] == "causal_lm" and is_mixed) or (config["objective"] is None and is_causal):
+        config = {**config, "objective": "causal_lm"}
         return {**config, "model": {**config["model"], "direction": "left_to_right"}}
     predict_at = masking.get("predict_at", "same")
     return {**config, "objective": check_objective(config["objective"], published), "predict_at": predict_at}

@@ -29,12 +29,14 @@ class DenoisingConfig(Constrained, prefix="decoding"):
         with fixed numbers of tokens per step; "confidence", those drawn with the highest probability (Nie et al. 2025,
         LLaDA); "margin", those whose likeliest token is farthest above the second; "entropy", those of the lowest
         entropy; or "none", to predict the likeliest tokens of each [MASK] instead.
-      steps: the number of steps, over which tokens are spread evenly; 0 for one token in each step.
+      steps: the number of steps, over which tokens are spread evenly; 0 for one token in each step. A step that would
+        reach into the next block ends with its own, so that blocks add steps.
       temperature: divisor of the logits; 0 takes the likeliest token.
       top_p: draws come from the smallest set of likeliest tokens with at least this total probability (Holtzman et al.
         2020); 1 for all.
       block_size: hidden tokens are revealed in blocks of this number, from left to right; 0 for a single block.
       num_samples: the number of samples of each input.
+      seed: seed of the samples, which depend only on it and the text.
       lengths: the numbers of tokens that a text generated from an empty line may have, equally likely. Default for a
         run with uniform rates: 32 quantiles of those of its instances.
     """
@@ -45,6 +47,7 @@ class DenoisingConfig(Constrained, prefix="decoding"):
     top_p: Annotated[float, above(0, at_most=1)] = 1.0
     block_size: Count = 0
     num_samples: Size = 1
+    seed: Count = 0
     lengths: Annotated[tuple[int, ...], each(_LENGTH)] | None = None
 
 
@@ -94,11 +97,12 @@ def denoise(
         ranks = jnp.argsort(order, axis=1)
         target = jnp.where(steps > 0, count * jnp.minimum(step + 1, steps) // jnp.maximum(steps, 1), 0)
         is_next = is_left & (ranks < (target - (count - jnp.sum(is_left, axis=1)))[:, None])
+        is_next &= blocks == jnp.min(jnp.where(is_left, blocks, len(blocks)), axis=1, keepdims=True)
         return step + 1, _put(ids, positions, tokens, is_next), is_left & ~is_next
 
     state = jnp.zeros((), jnp.int32), ids, is_hidden
-    _, ids, _ = jax.lax.while_loop(lambda state: jnp.any(state[2]), advance, state)
-    tokens = jnp.take_along_axis(ids, positions, axis=1)
+    _, revealed, _ = jax.lax.while_loop(lambda state: jnp.any(state[2]), advance, state)
+    tokens = jnp.take_along_axis(revealed, positions, axis=1)
     return Denoised(tokens, _log_bounds(predict, ids, positions, is_hidden, keys, tokens))
 
 
@@ -155,12 +159,13 @@ def _log_bounds(
 ) -> Float32[Array, " B"]:
     """Estimates as `tasks.likelihood`: hides k of the n tokens, with k spread over 1..n, and weights them by n / k."""
     count = jnp.sum(is_hidden, axis=1)
+    shift = jax.vmap(jax.random.uniform)(jax.vmap(jax.random.fold_in, (0, None))(keys, _FIRST_DRAW - 1))
 
     def estimate(draw: Array) -> Array:
         token_keys, _ = _keys(keys, _FIRST_DRAW + draw, positions)
         order = jnp.where(is_hidden, jax.vmap(jax.vmap(jax.random.uniform))(token_keys), jnp.inf)
         ranks = jnp.argsort(jnp.argsort(order, axis=1), axis=1)
-        hidden_count = jnp.ceil((draw + 0.5) / _DRAWS * count)
+        hidden_count = jnp.ceil((draw + 1 - shift) / _DRAWS * count)
         is_scored = is_hidden & (ranks < hidden_count[:, None])
         log_probabilities = jax.nn.log_softmax(predict(_put(ids, positions, tokens, is_hidden & ~is_scored)))
         of_tokens = jnp.take_along_axis(log_probabilities, tokens[..., None], axis=-1)[..., 0]

@@ -51,7 +51,7 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluat
     config.check(config.source, "source", "a text", got="no text", fix=fix)
     most = models[0].encoder.max_positions
     config.check(config.seq_len <= most, "seq_len", f"at most model.max_positions={most}")
-    text = TextSource(config.source, config.text_field, on_bad_row)
+    text = TextSource(config.source, config.text_field, on_bad_row, "likelihood.source")
     tokenizer = task.tokenizer
 
     @functools.cache

@@ -10,7 +10,7 @@ from bertjax.contract import Evaluation, Example, Output, PredictionTask
 from bertjax.data.codecs.minimal_pairs import METHODS, Pair, check_source, read
 from bertjax.scoring.minimal_pairs import METRICS
 from bertjax.tasks import minimal_pairs
-from bertjax.tasks.language_models import LanguageModel, LanguageModelTask, models_of
+from bertjax.tasks.language_models import LanguageModel, LanguageModelTask, check_template, models_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +50,7 @@ def of_model(config: Config, model: LanguageModel, task: PredictionTask, on_bad_
     key = f"{name}.source"
     check_source(config.source, key)
     assert isinstance(task, LanguageModelTask)
+    check_template(model, task.tokenizer)
     codec = minimal_pairs.codec(task.tokenizer, model, config.method)
     prefix = "causal_" if name == "causal_pairs" else ""
 

@@ -50,7 +50,8 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluat
     assert isinstance(task, LanguageModelTask)
     fix = """set --config.word_likelihood.source="(('domain', 'FILE'),)\""""
     config.check(config.source, "source", "names and texts", got="no text", fix=fix)
-    sources = {name: TextSource(source, config.text_field, on_bad_row) for name, source in config.source}
+    key = "word_likelihood.source"
+    sources = {name: TextSource(source, config.text_field, on_bad_row, key) for name, source in config.source}
     tokenizer = task.tokenizer
     codec = minimal_pairs.codec(tokenizer, model, "within_word_l2r")
     most = model.encoder.max_positions - tokenizer.template.num_special(1)

@@ -134,6 +134,8 @@ class BertConfig(TransformerConfig):
             self.check(is_plain, "relative_positions", expected)
         fits = not self.convolution_size or (self.convolution_size % 2 == 1 and self.num_layers > 1)
         self.check(fits, "convolution_size", "0 or an odd number, and 0 with model.num_layers=1")
+        is_blind = not self.convolution_size or self.direction == "both"
+        self.check(is_blind, "direction", "both with a convolution, which reads the next tokens")
         self.check(self.first_attention_norm or self.norm == "pre", "first_attention_norm", "True with model.norm=post")
         has_own = not self.tie_output and self.word_size == self.hidden_size
         expected = "transform, unless model.tie_output=False and model.embedding_size=0"

@@ -37,10 +37,11 @@ class LanguageModel(NamedTuple):
 
 def language_models(encoder: HeadConfig, objective: str, masking: MaskingConfig) -> tuple[LanguageModel, ...]:
     """Returns the ways in which a model has learned to predict tokens: with causal rows, also from left to right."""
-    models = LanguageModel(encoder, objective, masking.predict_at), left_to_right(encoder)
+    masked = LanguageModel(encoder, objective, masking.predict_at)
     if not any(masking.causal_shares):
-        return models[:1]
-    return models[1:] if min(masking.causal_shares) == 1 else models
+        return (masked,)
+    causal = left_to_right(encoder)
+    return (causal,) if min(masking.causal_shares) == 1 else (masked, causal)
 
 
 def left_to_right(encoder: HeadConfig) -> LanguageModel:
@@ -69,7 +70,18 @@ def models_of(task: PredictionTask, evaluation: str) -> Sequence[LanguageModel]:
     if not isinstance(task, LanguageModelTask):
         got = f"{evaluation}, for a task without a language model"
         raise UserError("config key evaluations", got=got, expected="an evaluation of this task", fix="omit it")
+    for model in task.language_models:
+        check_template(model, task.tokenizer)
     return task.language_models
+
+
+def check_template(model: LanguageModel, tokenizer: EncoderTokenizer) -> None:
+    """Raises UserError if no special token is where the first token of a text, or in reverse the last, is predicted."""
+    template = tokenizer.template
+    if (model.shift < 0 and not template.start) or (model.shift > 0 and not template.end):
+        got = "a tokenizer without a special token before texts" if model.shift < 0 else "one without an end token"
+        expected = "one with it, because a causal model predicts the outermost token there"
+        raise UserError("config key data.vocab_file", got=got, expected=expected, fix="choose another vocabulary")
 
 
 def check_objective(objective: str | None, published: Published) -> str:

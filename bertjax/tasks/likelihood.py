@@ -35,7 +35,8 @@ class Instance(NamedTuple):
       document: the number of the document.
       start: the number of its tokens before the instance.
       ids: the tokens, without special tokens.
-      num_bytes: the bytes, in UTF-8, of the text that the ids decode to.
+      num_bytes: of the first instance of a document, the bytes, in UTF-8, of the text that all of its ids decode to;
+        of others 0. Decoded alone, a part would lose a space, or have a piece of a letter.
       num_unknown: how many of them are unknown.
     """
 
@@ -51,10 +52,11 @@ def instances(documents: Iterable[Document], tokenizer: EncoderTokenizer, seq_le
     room = seq_len - tokenizer.template.num_special(1)
     for number, document in enumerate(documents):
         ids = [token for line in tokenizer.encode_batch(document.lines) for token in line]
+        num_bytes = len(tokenizer.decode(ids).encode())
         for start in range(0, len(ids), room):
             part = ids[start : start + room]
             unknown = part.count(tokenizer.unk_id) if tokenizer.unk_id is not None else 0
-            yield Instance(number, start, part, len(tokenizer.decode(part).encode()), unknown)
+            yield Instance(number, start, part, 0 if start else num_bytes, unknown)
 
 
 def example(instance: Instance, models: Sequence[LanguageModel], tokenizer: EncoderTokenizer, draws: int) -> Example:

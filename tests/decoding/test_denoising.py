@@ -59,6 +59,7 @@ ORDERS = list(itertools.permutations(range(SIZE)))
         ({"steps": 1}, [[[0, 1, 2]]]),
         ({"steps": 2}, [[[a], [b, c]] for a, b, c in ORDERS]),
         ({"block_size": 1}, [[[0], [1], [2]]]),
+        ({"block_size": 2, "steps": 2}, [[[0], [1], [2]], [[1], [0], [2]]]),  # no step reaches into the next block
     ],
 )
 def test_samples_have_the_distribution_of_the_mean_over_orders(changes, orders):
@@ -119,3 +120,18 @@ def test_top_p_draws_from_the_smallest_sufficient_set():
     flat = lambda ids: jnp.broadcast_to(logits, (*ids.shape, 4))  # noqa: E731
     tokens = sample(np.full((400, 2), MASK), DenoisingConfig(sampler="ancestral", top_p=0.7), predict=flat).tokens
     assert set(np.unique(tokens)) == {0, 1}
+
+
+def test_the_bound_hides_every_number_of_tokens_equally_often():
+    """Each of n hidden tokens, k of them at a time, has the loss k/n: the bound is -(n + 1) / 2."""
+    size = 16
+    words = 50
+
+    def predict(ids):
+        share = jnp.maximum(jnp.sum(ids == MASK, axis=1), 1) / size
+        logits = jnp.zeros((*ids.shape, words))
+        return logits.at[..., 0].set((jnp.log(words - 1) - jnp.log(jnp.expm1(share)))[:, None])
+
+    config = DenoisingConfig(sampler="ancestral", temperature=0.0)
+    bounds = sample(np.full((128, size), MASK), config, predict=predict).log_bounds
+    assert float(bounds.mean()) == pytest.approx(-(size + 1) / 2, abs=0.15)

@@ -106,8 +106,8 @@ def test_a_causal_model_and_the_causal_rows_of_a_mixed_one_have_the_exact_likeli
 def test_instances_have_the_bytes_of_the_text_that_their_tokens_stand_for(params):
     documents = [Document(["aa bb", "나 나가"], ""), Document(["dd zz"], "")]
     first, second, third = likelihood.instances(documents, TOKENIZER, 6)
-    assert [first.document, first.start, first.num_bytes] == [0, 0, len("aa bb 나 나".encode())]
-    assert [second.document, second.start, len(second.ids), second.num_unknown] == [0, 4, 1, 0]
+    assert [first.document, first.start, first.num_bytes] == [0, 0, len("aa bb 나 나가".encode())]
+    assert [second.document, second.start, len(second.ids), second.num_unknown, second.num_bytes] == [0, 4, 1, 0, 0]
     assert third.num_unknown == 1
     model = LanguageModel(ENCODER, "masked_lm")
     metrics = likelihood.score(results([model], [first, third], params), [model], 8)

@@ -153,10 +153,12 @@ class MaskedTextCodec(TextCodec):
     Attributes:
       shift: the offset from a token to the position that predicts it: 0, or a neighbor in a causal model.
       lengths: the numbers of [MASK] that an empty text stands for, one drawn for each; () to refuse empty texts.
+      seed: seed of the draws.
     """
 
     shift: int = 0
     lengths: tuple[int, ...] = ()
+    seed: int = 0
 
     def parse_row(self, row: Row) -> Texts:
         """A text of a table may have a tab between two segments, like a line."""
@@ -165,7 +167,7 @@ class MaskedTextCodec(TextCodec):
 
     def parse(self, texts: Sequence[str], where: str) -> Texts:
         if self.lengths and not "".join(texts).strip():
-            draw = random.bits(0, random.Stream.SAMPLING, 0, np.array([zlib.crc32(where.encode())]), 1)
+            draw = random.bits(self.seed, random.Stream.SAMPLING, 0, np.array([zlib.crc32(where.encode())]), 1)
             return Texts(("[MASK]" * self.lengths[int(random.below(draw, len(self.lengths))[0, 0])],), where)
         return Texts(tuple(_REPEATED.sub(self._masks_of, text) for text in texts), where)
 

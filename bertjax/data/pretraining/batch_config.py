@@ -212,8 +212,10 @@ class BatchConfig:
             shapes[name] = self.batch_size, capacity.tokens
         if self.rows.packing:
             shapes["position_ids"] = self.batch_size, capacity.tokens
+        # Fewer than all positions, as special tokens are not masked, tell evaluations from mixed rows.
+        predictions = capacity.tokens if self.masking.is_mixed else min(capacity.predictions, capacity.tokens - 1)
         for name in ("masked_positions", "masked_labels", "masked_weights"):
-            shapes[name] = self.batch_size, capacity.tokens if self.masking.is_mixed else capacity.predictions
+            shapes[name] = self.batch_size, predictions
         if any(self.masking.causal_shares):
             shapes["causal_rows"] = (self.batch_size,)
         if self.weights:

@@ -49,24 +49,26 @@ class TextSource:
       text_field: the field of a row or record that holds the text. Ignored for plain text.
       on_bad_row: "stop" raises an error at the first bad line, row or record; "skip" skips and counts it. Damaged
         files, binary files and plain-text documents over the limit always raise an error.
+      key: the config key of the source, for messages.
     Raises:
       UserError: if the source is empty or unknown, a path is not a regular file, a glob matches no file, a file is
         named twice, or a TFDS dataset cannot be read.
     """
 
-    def __init__(self, source: str, text_field: str, on_bad_row: str) -> None:
+    def __init__(self, source: str, text_field: str, on_bad_row: str, key: str = "data.source") -> None:
         self._source = source
+        self._key = key
         self._text_field = text_field
         self._bad_rows = BadRows(on_bad_row)
         self._paths: list[Path] = []
         self._records: TextRecords | None = None
         if source.startswith("tfds:"):
-            self._records = _open_records(source, text_field)
+            self._records = _open_records(source, text_field, key)
         elif source != "documentation":
             also = "documentation, tfds:NAME[:SPLIT]"
-            self._paths = tables.find_files(source, "data.source", also)
+            self._paths = tables.find_files(source, key, also)
             for path in self._paths:
-                kind_of(path, "data.source", TABLES, "lines of text")
+                kind_of(path, key, TABLES, "lines of text")
         self._is_share = False
         self.counts: dict[str, int] = {}
 
@@ -91,7 +93,7 @@ class TextSource:
         self.counts["bad_rows"] = self._bad_rows.count
         if not self.counts["documents"] and not self._is_share:
             raise UserError(
-                f"config key data.source={self._source}",
+                f"config key {self._key}={self._source}",
                 got=f"no text{self._bad_rows.skipped()}",
                 expected="at least one line of text",
                 fix="check the source and config.data.text_field",
@@ -100,7 +102,7 @@ class TextSource:
     def shares(self) -> list["TextSource"]:
         """Returns the parts of the source for workers, in order: some files or records each. A part may be empty."""
         if self._records is not None:
-            name, split = split_name(self._source, "data.source")
+            name, split = split_name(self._source, self._key)
             starts = range(0, len(self._records), _SHARE_RECORDS) if split.isidentifier() else ()
             slices = [f"tfds:{name}:{split}[{start}:{start + _SHARE_RECORDS}]" for start in starts[:-1]]
             last = [f"tfds:{name}:{split}[{start}:]" for start in starts[-1:]]
@@ -120,7 +122,7 @@ class TextSource:
         share._source = source
         share._paths = paths
         share._is_share = True
-        share._records = self._records and _open_records(source, self._text_field)
+        share._records = self._records and _open_records(source, self._text_field, self._key)
         return share
 
     def __getstate__(self) -> dict[str, Any]:
@@ -129,7 +131,7 @@ class TextSource:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._source.startswith("tfds:"):
-            self._records = _open_records(self._source, self._text_field)
+            self._records = _open_records(self._source, self._text_field, self._key)
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns a JSON-serializable description of the text, independent of folder, time and machine.
@@ -218,8 +220,8 @@ def _has_rows(path: Path) -> bool:
     return suffix_of(path) in TABLES
 
 
-def _open_records(source: str, text_field: str) -> "TextRecords":
-    name, split = split_name(source, "data.source")
+def _open_records(source: str, text_field: str, key: str) -> "TextRecords":
+    name, split = split_name(source, key)
     # Imported here, because the import is slow and only TFDS sources need it.
     from bertjax.data.readers.records import TextRecords
 
