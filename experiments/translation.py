@@ -192,7 +192,10 @@ class Data(PreparedData[Config, Pair]):
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Raises UserError if validation pairs are bad or all too long."""
         _ = self.valid_batches  # reports bad pairs before a model is trained or loaded
-        if warning := scoring.tokenizer_warning(self._config.metrics, (pair.target for pair in self._pairs(VALID))):
+        references = [pair.target for pair in self._pairs(VALID)]
+        metrics = self._config.metrics
+        of_letters = scoring.letters_warning(metrics, references, self._config.rouge)
+        for warning in filter(None, (scoring.tokenizer_warning(metrics, references), of_letters)):
             log_once(warning, logging.WARNING)
         self.warn_of_form(self._forms, self.vocabulary.source)
         return super().complete(config)

@@ -49,6 +49,17 @@ GENERATION = FileKeys(
         "where the file is from": ("transformers_version", "_from_model_config", "_commit_hash"),
     },
 )
+# The keys that state a field. A config for training may set a field that a folder does not state.
+STATED_BY = {
+    "num_beams": ("num_beams",),
+    "n_best": ("num_return_sequences",),
+    "length_penalty": ("length_penalty",),
+    "alpha": ("length_penalty",),
+    "min_extra": ("min_length", "min_new_tokens"),
+    "block_ngrams": ("no_repeat_ngram_size",),
+    "stopping": ("early_stopping",),
+    **dict.fromkeys(("max_length", "max_ratio", "max_extra"), ("max_length", "max_new_tokens")),
+}
 _STOPPING = {False: "hf", True: "hf_early", "never": "exact"}
 
 

@@ -263,6 +263,11 @@ class Folder(Published):
         return {f"decoding.{key}": value for key, value in decoding.items()}
 
     @property
+    def unstated(self) -> frozenset[str]:
+        """The settings that have the default of `generate`."""
+        return frozenset(f"decoding.{key}" for key in read_generation(self.path, self.config, self.task).unstated)
+
+    @property
     def rows(self) -> Mapping[str, Any]:
         """The length of rows, which exports of bertjax state; for other models without a maximum, that of T5."""
         if _SEQ_LEN in self.config:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.decoding import generation
+from bertjax.decoding.generation import GENERATION, STATED_BY, from_generation
 from bertjax.errors import UserError, did_you_mean
 from bertjax.interop import json_files
 from bertjax.interop.bert_tensors import refuse
@@ -33,10 +33,12 @@ class Generation(NamedTuple):
     Attributes:
       decoding: fields of `DecodingConfig`.
       source_prefix: the text before every source of the task, including the following space; "" for none.
+      unstated: the fields that have the default of `generate`, because no key states them.
     """
 
     decoding: dict[str, Any]
     source_prefix: str
+    unstated: frozenset[str]
 
 
 def read_values(folder: Path, raw: Mapping[str, Any], task: str = "") -> tuple[dict[str, Any], Path]:
@@ -57,7 +59,7 @@ def read_values(folder: Path, raw: Mapping[str, Any], task: str = "") -> tuple[d
         values = json_files.read_json(path, dict)
     else:
         path = folder / CONFIG_FILE
-        values = {key: value for key, value in raw.items() if key in generation.GENERATION.names and value is not None}
+        values = {key: value for key, value in raw.items() if key in GENERATION.names and value is not None}
         # The key of BART's first release.
         if values.pop("force_bos_token_to_be_generated", False):
             values["forced_bos_token_id"] = raw.get("bos_token_id")
@@ -80,11 +82,11 @@ def read_generation(
         vocabulary.
     """
     values, path = read_values(folder, raw, task)
-    prefix = values.pop(_PREFIX, None) or ""
+    prefix = values.pop(_PREFIX, None) or raw.get(_PREFIX) or ""  # as in pipelines of transformers
     if not isinstance(prefix, str):
-        refuse(f"{folder / CONFIG_FILE}: {_PREFIX} of the task {task}", repr(prefix), "a text")
+        refuse(f"{folder / CONFIG_FILE}: {_PREFIX}", repr(prefix), "a text")
     ids = {"eos_id": special.eos_id, "pad_id": special.pad_id, "start_id": special.bos_id}
-    settings = generation.from_generation(values, path, **ids)
+    settings = from_generation(values, path, **ids)
     largest_ids = {
         "bad_words_ids": max(itertools.chain(*settings["bad_words"]), default=0),
         "forced_bos_token_id": settings["first_id"] or 0,
@@ -92,7 +94,10 @@ def read_generation(
     for key, largest in largest_ids.items():
         if largest >= vocab_size:
             refuse(f"{path}: {key}", largest, f"ids below {vocab_size}, the size of the target's vocabulary")
-    return Generation({"max_length": _MAX_LENGTH, "max_ratio": 0.0, "max_extra": _NO_LIMIT, **settings}, prefix)
+    is_stated = {field: any(values.get(key) is not None for key in keys) for field, keys in STATED_BY.items()}
+    unstated = frozenset(field for field, is_known in is_stated.items() if not is_known)
+    decoding = {"max_length": _MAX_LENGTH, "max_ratio": 0.0, "max_extra": _NO_LIMIT, **settings}
+    return Generation(decoding, prefix, unstated)
 
 
 def _read_task(folder: Path, raw: Mapping[str, Any], task: str) -> dict[str, Any]:

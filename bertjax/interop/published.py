@@ -11,7 +11,7 @@ import functools
 import hashlib
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -154,6 +154,11 @@ class Published(abc.ABC):
     def settings(self) -> Mapping[str, Any]:
         """Config values that the folder states, such as those of generation, by dotted key."""
         return {}
+
+    @property
+    def unstated(self) -> Collection[str]:
+        """The keys of `settings` that the folder does not state: they have the defaults of its library."""
+        return ()
 
     @property
     def required(self) -> Mapping[str, Any]:

@@ -370,7 +370,9 @@ def _by_experiment(request: Request, module: Experiment, config: ConfigTree, pub
     if published:
         published.task = config.get("task", "")
     if published and trains(module):
-        settings = published.settings
+        is_trained = request.mode in ("evaluate", "predict", "export")
+        ignored = () if is_trained else published.unstated  # a recipe of training may set them
+        settings = {key: value for key, value in published.settings.items() if key not in ignored}
         if published.is_run:
             is_same = published.experiment == config["experiment"] and request.mode in ("evaluate", "predict")
             settings = traverse_util.flatten_dict(published.config, sep=".") if is_same else {}

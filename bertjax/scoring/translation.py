@@ -30,6 +30,7 @@ from bertjax.errors import UserError
 from bertjax.progress import log_once
 from bertjax.scoring import rouge
 from bertjax.scoring.rouge import RougeConfig
+from bertjax.words import ascii_share
 
 if TYPE_CHECKING:  # imported only when needed, so that translation starts faster
     from sacrebleu.metrics import BLEU, CHRF
@@ -102,6 +103,20 @@ def check_installed(names: Iterable[str]) -> None:
             fix = f"pip install '{_OPTIONAL[name]}', or use bleu_char or chrf, which need nothing else"
             got = f"{name}, whose tokenizer is missing ({' '.join(str(error).split())})"
             raise UserError("config key metrics", got=got, expected=_OPTIONAL[name], fix=fix) from error
+
+
+def letters_warning(names: Sequence[str], references: Iterable[str], settings: RougeConfig) -> str:
+    """Returns a warning if a metric is ROUGE of ASCII letters, but most letters of the references are others; or "".
+
+    Args:
+      names: the metrics.
+      references: the references.
+      settings: the settings of ROUGE.
+    """
+    if settings.flavor == "unicode" or not set(names) & set(ROUGE) or (share := ascii_share(references)) >= 0.5:
+        return ""
+    fix = "set --config.rouge.flavor=unicode --config.rouge.stem=False"
+    return f"ROUGE reads ASCII letters only, {share:.0%} of the letters of the references; for other languages, {fix}"
 
 
 def tokenizer_warning(names: Sequence[str], references: Iterable[str]) -> str:

@@ -172,7 +172,8 @@ def generate(
     if config.method == "sampling":
         keys = row_keys(seed, sources, segments, batch.get("numbers"))
         return _outputs(sample(step, start, keys, **arguments))
-    return _outputs(beam_search(step, start, **arguments, continues=continues))
+    outputs = _outputs(beam_search(step, start, **arguments, continues=continues))
+    return {**outputs, "limits": max_lengths} if config.force_eos else outputs
 
 
 def width(config: DecodingConfig) -> int:
@@ -229,11 +230,15 @@ class Seq2SeqTask(inputs.CodecInputs, TrainingTask):
     def is_complete(self, output: Output, rank: int) -> bool:
         """Returns whether a target of `generate` has an end token; others were truncated at their maximum length.
 
+        Where the last possible token is always the end token, a target of the maximum length counts as truncated.
+
         Args:
           output: the output for one row.
           rank: which of its n targets, from 0.
         """
-        return bool(output["ids"][rank, output["lengths"][rank] - 1] == self._ids.end)
+        length = output["lengths"][rank]
+        is_cut = "limits" in output and length >= output["limits"]
+        return bool(output["ids"][rank, length - 1] == self._ids.end and not is_cut)
 
 
 def check_generates(config: DecodingConfig) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.progress import log_once
 from bertjax.tasks.completion import contradiction, no_model
+
+_log = logging.getLogger(__name__)
 
 _SEQ_LEN = 128  # the default
 # Fields that runs of earlier versions and some families do not state.
@@ -70,7 +73,9 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
         unset = {key: folder_model[key] for key, value in model.items() if value is None and key in folder_model}
         model = {**model, **unset, **sizes}
         data = _with_prefixes(config, prefixes)
-        decoding["max_length"] = min(decoding["max_length"], sizes.get("max_positions") or decoding["max_length"])
+        if 0 < (most := sizes.get("max_positions") or 0) < decoding["max_length"]:
+            _log.info("decoding.max_length=%d, the positions of the model, not %d", most, decoding["max_length"])
+            decoding["max_length"] = most
     elif model.get("share_embeddings") and data.get("joint") is False:
         raise UserError(
             "config key model.share_embeddings",

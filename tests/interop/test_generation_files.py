@@ -22,12 +22,23 @@ def read(folder, raw=RAW, task="", vocab_size=50, **values):
 
 def test_a_task_has_precedence_over_the_files(tmp_path):
     values = {"num_beams": 3, "no_repeat_ngram_size": 3, "forced_bos_token_id": 0, "eos_token_id": [2]}
-    settings, prefix = read(tmp_path, task="summarization", **values)
+    settings, prefix, _ = read(tmp_path, task="summarization", **values)
     assert prefix == "summarize: "
     named = {"num_beams": 4, "alpha": 2.0, "stopping": "hf_early", "max_length": 141, "min_extra": 55}
     assert settings.items() >= {**named, "block_ngrams": 3, "first_id": 0}.items()
-    settings, prefix = read(tmp_path)
+    settings, prefix, unstated = read(tmp_path)
     assert (settings["num_beams"], prefix) == (3, "")
+    assert unstated == {
+        "n_best",
+        "length_penalty",
+        "alpha",
+        "min_extra",
+        "stopping",
+        "max_length",
+        "max_ratio",
+        "max_extra",
+    }
+    assert read(tmp_path, {**RAW, "prefix": "translate: "}).source_prefix == "translate: "
 
 
 @pytest.mark.parametrize(("raw", "names"), [(RAW, "one of summarization"), (IDS, "no value, because")])

@@ -1,3 +1,4 @@
+import dataclasses
 import re
 import sys
 
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from bertjax.errors import UserError
 from bertjax.scoring import translation
+from bertjax.scoring.rouge import RougeConfig
 
 LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=30), min_size=1, max_size=5)
 NEED_PACKAGES = ("bleu_ja_mecab", "bleu_ko_mecab", "bleu_spm")
@@ -115,6 +117,20 @@ def test_texts_that_13a_cannot_tokenize_are_named_with_a_metric(texts, language,
     pattern = f"bleu: the tokenizer 13a .*% of the letters of the references are {language}, .*, set "
     assert re.match(f"{pattern}{re.escape(str(metric))} or bleu_", told) if language else not told
     assert not translation.tokenizer_warning(["chrf", "bleu_char"], texts)
+
+
+def test_rouge_of_ascii_letters_is_warned_of():
+    settings = RougeConfig()
+    assert "ROUGE reads ASCII letters only, 0%" in translation.letters_warning(
+        ["rouge1"], ["정부는 발표했다"], settings
+    )
+    unicode = dataclasses.replace(settings, flavor="unicode", stem=False)
+    for metrics, texts, config in (
+        (["chrf"], ["정부는"], settings),
+        (["rouge1"], ["the court"], settings),
+        (["rouge1"], ["정부는"], unicode),
+    ):
+        assert not translation.letters_warning(metrics, texts, config)
 
 
 def test_a_missing_tokenizer_names_its_package(monkeypatch):
