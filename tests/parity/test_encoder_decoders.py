@@ -222,6 +222,8 @@ def test_live(tmp_path, name):
     )
     assert not any(info.values()), info
     assert opened.generation_config.bad_words_ids == [[special.pad_id]]
+    again, params_again = read(tmp_path / "new")
+    assert distance(params_again, params) == 0 and again.scale_output == config.scale_output
     check(output, run_theirs(opened.eval(), batch, labels)[0], batch)
     (tmp_path / "gradient").mkdir()
     (tmp_path / "config.json").rename(tmp_path / "gradient" / "config.json")
