@@ -18,7 +18,9 @@ from bertjax.interop import encoder_decoders
 from bertjax.tools.sweeps import expansion
 from bertjax.tools.sweeps.definition import Sweep
 from tests import tiny
+from tests.experiments.commands import tree_of
 from tests.interop import test_marian
+from tests.random_params import random_params
 
 ROOT = Path(__file__).parents[3]
 NAMES = [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("[a-z]*.py")) if path.stem != "parts"]
@@ -113,6 +115,14 @@ def tiny_bert(folder: Path, size: str) -> Path:
     return home / "vocabulary"
 
 
+def modern_bert(folder: Path, size: str) -> Path:
+    """Makes the folder of a modern encoder of a size, with random weights."""
+    values = {"data.source": str(tiny.write_text(folder / "text.txt")), "data.workers": 1, "data.valid_fraction": 0.2}
+    ready = tiny.ready(tree_of("bert_pretraining", f"{size},modern", values), folder / "data")
+    ready.task.export(random_params(ready.task.init), folder / "modern")
+    return folder / "modern"
+
+
 @pytest.fixture
 def no_fingerprint(monkeypatch):
     """Skips reading of the whole embedded text."""
@@ -123,9 +133,10 @@ def needed(spec, folder):
     sweep = sweep_of(spec)
     of_rows = {"bertsum": ["large-encoder/extract.init_from"], "summaries": ["encoder-decoder/summarize.init_from"]}
     needs = [*sweep.needs, *of_rows.get(spec, [])]
-    teacher = (
-        {"pretrain.teacher": tiny_bert(folder, spec.partition(":")[2] or "base")} if "distillation" in spec else {}
-    )
+    size = spec.partition(":")[2]
+    teacher = {}
+    if "distillation" in spec:
+        teacher["pretrain.teacher"] = modern_bert(folder, size) if size else tiny_bert(folder, "base")
     return [f"--set={need}={teacher.get(need) or file_for(need, folder)}" for need in needs]
 
 
