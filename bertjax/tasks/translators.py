@@ -73,9 +73,7 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
         unset = {key: folder_model[key] for key, value in model.items() if value is None and key in folder_model}
         model = {**model, **unset, **sizes}
         data = _with_prefixes(config, prefixes)
-        if 0 < (most := sizes.get("max_positions") or 0) < decoding["max_length"]:
-            _log.info("decoding.max_length=%d, the positions of the model, not %d", most, decoding["max_length"])
-            decoding["max_length"] = most
+        decoding["max_length"] = _within(decoding["max_length"], sizes.get("max_positions") or 0)
     elif model.get("share_embeddings") and data.get("joint") is False:
         raise UserError(
             "config key model.share_embeddings",
@@ -106,6 +104,14 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
     if checkpoint["final"] is None:
         checkpoint["final"] = _mean_of_last(config, checkpoint["save_every"], checkpoint["keep"])
     return {**config, **settings, "model": model, "data": data, "decoding": decoding, "checkpoint": checkpoint}
+
+
+def _within(length: int, positions: int) -> int:
+    """The maximum length of targets, limited by the positions of a model; 0 for no limit."""
+    if not 0 < positions < length:
+        return length
+    _log.info("decoding.max_length=%d, the positions of the model, not %d", positions, length)
+    return positions
 
 
 def _mean_of_last(config: Mapping[str, Any], save_every: int, keep: int) -> str:

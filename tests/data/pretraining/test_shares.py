@@ -141,7 +141,7 @@ def test_shares_of_files_depend_on_their_sizes(files, monkeypatch):
 def test_shares_of_records_are_slices(monkeypatch):
     texts = [f"text {number}" for number in range(10)]
 
-    def open_records(source, text_field):
+    def open_records(source, text_field, key):
         start, _, stop = sources.split_name(source, "data.source")[1].removeprefix("train").strip("[]").partition(":")
         return texts[int(start or 0) : int(stop) if stop else None]
 
