@@ -30,6 +30,7 @@ from bertjax.models.layers import drawing_by_row
 from bertjax.models.slices import in_slices
 from bertjax.scoring import glue, retrieval
 from bertjax.tasks import bert, completion, fine_tuning, samples, search
+from bertjax.tasks.teachers import PROMPTS
 
 _RANKED = 10  # documents of the metrics
 # On the run's page: the rows that are searched, the examples, and the documents of each.
@@ -140,9 +141,7 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
     config = completion.bert(config, published, seq_len=(published and published.max_length) or 128)
     config = completion.sentences(config, sentences, config["model"]["hidden_size"])
     data = config["data"]
-    query = sentences.prompt("query")
-    document = sentences.prompt("document", "passage", "corpus")
-    defaults = {"query_prompt": query, "document_prompt": document}
+    defaults = {key: sentences.prompt(*names) for key, names in PROMPTS.items()}
     prompts = {key: default if data[key] is None else data[key] for key, default in defaults.items()}
     if any(prompts.values()) and not sentences.includes_prompt:
         raise UserError(

@@ -82,7 +82,7 @@ def read_generation(
         vocabulary.
     """
     values, path = read_values(folder, raw, task)
-    prefix = values.pop(_PREFIX, None) or raw.get(_PREFIX) or ""  # as in pipelines of transformers
+    prefix = values.pop(_PREFIX, raw.get(_PREFIX)) or ""  # as in pipelines of transformers
     if not isinstance(prefix, str):
         refuse(f"{folder / CONFIG_FILE}: {_PREFIX}", repr(prefix), "a text")
     ids = {"eos_id": special.eos_id, "pad_id": special.pad_id, "start_id": special.bos_id}
