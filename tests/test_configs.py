@@ -22,7 +22,7 @@ from bertjax.runs.checkpoints import restore_params
 from bertjax.training import loop
 from bertjax.training.config import TrainingConfig
 from tests import tiny
-from tests.experiments.commands import done, flags, lines_of
+from tests.experiments.commands import done, flags, metrics_of
 
 ROOT = Path(__file__).parents[1]
 MODULES = {
@@ -332,7 +332,7 @@ def test_a_task_starts_from_the_head_of_a_modern_run(tmp_path):
 def test_each_config_trains_at_its_smallest_size(name, variant, tmp_path):
     workdir = tmp_path / "run"
     done(f"--config=configs/{name}.py:{variant}", f"--workdir={workdir}", *flags(small(name, tmp_path)))
-    steps = [line["step"] for line in lines_of(workdir / "metrics.jsonl")]
+    steps = [line["step"] for line in metrics_of(workdir)]
     baselines = [] if name == "translation" else [0]
     assert steps == [*baselines, 2, 2]
     assert json.loads((workdir / "config.json").read_text())["num_steps"] == 2

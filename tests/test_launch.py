@@ -23,7 +23,7 @@ from bertjax.runs import goodput, run_folder
 from bertjax.runs.checkpoints import num_parameters, restore_params
 from bertjax.training import loop
 from tests import processes, tiny
-from tests.experiments.commands import done, lines_of
+from tests.experiments.commands import done, lines_of, metrics_of
 from tests.tiny import run_on_one
 from tests.tools.reporting.pages import Page
 
@@ -99,11 +99,6 @@ def test_a_run_is_a_folder(home):
     assert (run / "vocab.txt").read_text().startswith("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     assert list((run / "tensorboard").glob("events.out.tfevents.*"))
     assert not [path for path in run.rglob("*") if "partial" in path.name or "tmp" in path.name]
-
-
-def metrics_of(run):
-    """The lines of the log but the time of evaluations, which is not known where all batches wait for a compilation."""
-    return [line for line in lines_of(run / "metrics.jsonl") if "train/evaluation_row_seconds" not in line]
 
 
 def test_the_names_of_the_metrics(home):

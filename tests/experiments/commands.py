@@ -48,6 +48,11 @@ def lines_of(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
+def metrics_of(run):
+    """The lines of the log but the time of evaluations, which is not known where all batches wait for a compilation."""
+    return [line for line in lines_of(run / "metrics.jsonl") if "train/evaluation_row_seconds" not in line]
+
+
 def done(*command, stdin=b""):
     """Runs a command, which must succeed."""
     outcome = tiny.run_on_one(*map(str, command), stdin=stdin.encode() if isinstance(stdin, str) else stdin)

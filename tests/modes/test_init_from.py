@@ -12,7 +12,7 @@ from bertjax.modes import lost_weights
 from bertjax.runs.checkpoints import restore_params
 from tests import published, tiny
 from tests.experiments import test_translation as translations
-from tests.experiments.commands import done, flags, lines_of
+from tests.experiments.commands import done, flags, metrics_of
 from tests.random_params import random_params
 
 UPDATES = {
@@ -42,10 +42,9 @@ def interrupted(run, copy):
     return copy
 
 
-def metrics_of(run):
+def untimed_metrics_of(run):
     timed = ("seconds", "per_second", "fraction")
-    lines = lines_of(run / "metrics.jsonl")
-    return [{key: value for key, value in line.items() if not key.endswith(timed)} for line in lines]
+    return [{key: value for key, value in line.items() if not key.endswith(timed)} for line in metrics_of(run)]
 
 
 def config_of(run):
@@ -59,7 +58,7 @@ def check_same(one, two):
     params = (restore_params(run, "latest", None) for run in (one, two))
     jax.tree.map(np.testing.assert_array_equal, *params)
     assert config_of(one) == config_of(two)
-    assert metrics_of(one) == metrics_of(two)
+    assert untimed_metrics_of(one) == untimed_metrics_of(two)
 
 
 def check_resumes(command, folder, *lost):
