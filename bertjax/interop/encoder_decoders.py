@@ -190,6 +190,7 @@ def save(
     special: SpecialIds,
     generation: Mapping[str, Any],
     seq_len: int | None = None,
+    prefix: str = "",
 ) -> None:
     """Writes config.json, generation_config.json and model.safetensors for `from_pretrained` of transformers.
 
@@ -204,6 +205,7 @@ def save(
       generation: additional keys of generation_config.json. The end token is forced only if they say so.
       seq_len: the number of tokens above which texts are split; a key of config.json that transformers ignores; None to
         omit it.
+      prefix: the text before every source, including the following space, which pipelines of transformers add.
     Raises:
       UserError: for an option that no family has.
     """
@@ -233,6 +235,7 @@ def save(
         # Without the key, the configs of Marian and BART force their default end token.
         "forced_eos_token_id": generation.get("forced_eos_token_id"),
         **({} if seq_len is None else {_SEQ_LEN: seq_len}),
+        **({generation_files.PREFIX: prefix} if prefix else {}),
     }
     huggingface.write_json(Path(folder) / CONFIG_FILE, values)
     of_generation = {**ids, "bad_words_ids": [[special.pad_id]], **generation}

@@ -13,7 +13,7 @@ from bertjax.interop.huggingface import CONFIG_FILE
 
 GENERATION_FILE = "generation_config.json"
 _TASKS = "task_specific_params"
-_PREFIX = "prefix"  # a key of a task
+PREFIX = "prefix"  # a key of config.json and of a task
 # The default of `generate`, in new tokens; a `max_length` of 21, because it includes the start token.
 _MAX_LENGTH = 20
 _NO_LIMIT = 10**6  # tokens
@@ -82,9 +82,9 @@ def read_generation(
         vocabulary.
     """
     values, path = read_values(folder, raw, task)
-    prefix = values.pop(_PREFIX, raw.get(_PREFIX)) or ""  # as in pipelines of transformers
+    prefix = values.pop(PREFIX, raw.get(PREFIX)) or ""  # as in pipelines of transformers
     if not isinstance(prefix, str):
-        refuse(f"{folder / CONFIG_FILE}: {_PREFIX}", repr(prefix), "a text")
+        refuse(f"{folder / CONFIG_FILE}: {PREFIX}", repr(prefix), "a text")
     ids = {"eos_id": special.eos_id, "pad_id": special.pad_id, "start_id": special.bos_id}
     settings = from_generation(values, path, **ids)
     largest_ids = {

@@ -7,6 +7,7 @@ are without special tokens.
 """
 
 import json
+import logging
 from pathlib import Path
 
 from tokenizers import Tokenizer as Library
@@ -17,6 +18,7 @@ from bertjax.data.text.templates import Template, read_template
 from bertjax.data.text.tokenizer_keys import TOKENIZER_CONFIG
 from bertjax.errors import UserError
 from bertjax.file_keys import check_fixed
+from bertjax.progress import log_once
 
 # The classes of tokenizers by model_type; the first is that of folders that state none.
 _CLASSES = {
@@ -34,8 +36,8 @@ _START = "<s>"  # the usual start token of BART and mBART; other decoders start 
 def read_tokenizer(folder: Path, kind: str, model_size: int | None = None) -> LibraryTokenizer:
     """Returns the tokenizer of an encoder-decoder.
 
-    The template is `<s> A </s>` for BART and `A </s>` for the others. A text of mBART-50 starts with the code of its
-    language and a space, such as "en_XX Hello".
+    The template is `<s> A </s>` for BART and `A </s>` for the others, also for a tokenizer of no class that states
+    none, such as KoBART's. A text of mBART-50 starts with the code of its language and a space, such as "en_XX Hello".
 
     Args:
       folder: a folder of transformers, with a tokenizer.json, or with a SentencePiece model or vocab.json and
@@ -52,7 +54,8 @@ def read_tokenizer(folder: Path, kind: str, model_size: int | None = None) -> Li
     TOKENIZER_CONFIG.check(config, path)
     check_fixed(config, {"truncation_side": "right"}, path)
     where = str(folder)
-    library = open_library(conversion.read_generator(folder, _class_name(folder, kind)), where)
+    class_name = _class_name(folder, kind)
+    library = open_library(conversion.read_generator(folder, class_name), where)
     names_in_files = vocabularies.read_special_names(folder)
     mask = names_in_files.get("mask", _MASK)
     if kind == "bart" and library.token_to_id(mask) == model_size:
@@ -64,10 +67,14 @@ def read_tokenizer(folder: Path, kind: str, model_size: int | None = None) -> Li
     missing = [f"{role}_token ({names[role]})" for role in names if role not in ids and role != "unk"]
     if missing:
         raise without(where, " and ".join(missing))
-    template = Template.of_roberta(ids["bos"], ids["eos"]) if kind == "bart" else Template.of_marian(ids["eos"])
+    is_bart = kind == "bart" and class_name
+    template = Template.of_roberta(ids["bos"], ids["eos"]) if is_bart else Template.of_marian(ids["eos"])
     if kind != "mbart":  # the post_processor of mBART states one language
         size = library.get_vocab_size(with_added_tokens=True)
-        template = read_template(state(library.post_processor), size, where) or template
+        stated = read_template(state(library.post_processor), size, where)
+        if not (stated or class_name):
+            log_once(f"{where} states no special tokens around texts: bertjax adds {names['eos']}", logging.WARNING)
+        template = stated or template
     library.post_processor = template.processor(library.id_to_token)
     special = (token.content for token in library.get_added_tokens_decoder().values() if token.special)
     silent = sorted(

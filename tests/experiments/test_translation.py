@@ -409,6 +409,24 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     assert re.findall(r"bleu of 40 .*?(?:\|normalized:(\S+))?$", caplog.text, re.MULTILINE) == [stated or ""]
 
 
+def test_an_export_states_the_prefixes(tmp_path):
+    """That of sources as pipelines of transformers add it, and that of targets, if it is one token, as forced."""
+    prefixes = {
+        "data__source_prefix": ("to German: ",),
+        "data__target_prefix": ("e ",),
+        "data__seq_len": 64,
+        "model__max_positions": 64,
+    }
+    task = task_of(tmp_path / "one", **prefixes, data__subwords="characters", model__norm="post")
+    task.export(random_params(task.init), tmp_path / "exported")
+    published = open_weights(tmp_path / "exported")
+    _, _, of_folder = published.translation()
+    (token,) = task.tokenizer.target.encode("e")
+    assert of_folder == {"source_prefix": ("to German: ",)} and published.settings["decoding.first_id"] == token
+    with pytest.raises(UserError, match=rf"first_id: got 5; expected {token}, the token of data.target_prefix='e '"):
+        task_of(tmp_path / "other", **prefixes, data__subwords="characters", decoding__first_id=5)
+
+
 def test_a_line_gets_the_only_prefix(tmp_path):
     task, data, *_ = ready_of(tmp_path, data__source_prefix=("to German: ",), data__target_prefix=("<de> ",))
     *both, empty = task.examples(iter(["a cat.", "to German: a cat.", ""]))

@@ -11,7 +11,9 @@ import re
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from bertjax.data.text.subword_vocabularies import load_side, open_vocabulary, save_side
+from bertjax.data.codecs.translation.parallel_text import Pair, ParallelTextConfig
+from bertjax.data.codecs.translation.rows import PairCodec, TranslationRowsConfig
+from bertjax.data.text.subword_vocabularies import Vocabularies, load_side, open_vocabulary, save_side
 from bertjax.data.text.templates import Template
 from bertjax.errors import UserError
 from bertjax.interop.seq2seq_tokenizers import read_tokenizer
@@ -125,7 +127,10 @@ def test_folders_give_the_ids_of_transformers(kind, is_library, tmp_path, transf
 def check_saved(ours, texts, rows, family, folder, transformers):
     save_side(ours, folder)
     (folder / "config.json").write_text(json.dumps({"model_type": family}))
-    assert transformers.AutoTokenizer.from_pretrained(folder)(texts)["input_ids"] == rows
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert theirs(texts)["input_ids"] == rows
+    decoded = theirs.batch_decode(rows, skip_special_tokens=True)
+    assert [text.replace(ours.newline, "\n") for text in decoded] == list(map(ours.decode, rows))
     for again in (load_side(folder), pickle.loads(pickle.dumps(ours)), read_tokenizer(folder, family)):
         assert (again.template, again.fingerprint) == (ours.template, ours.fingerprint)
         fields = ("pad_id", "unk_id", "cls_id", "sep_id", "vocab_size", "silent")
@@ -145,6 +150,24 @@ def test_the_space_after_a_language_is_no_token(tmp_path):
     assert ours.encode("서울 ko_KR  서울") == [*ids, ours.encode("\u2581")[0], code, *ids]
     assert ours.encode("ko_KR ") == ours.encode("ko_KR") == [code]
     assert ours.decode([code, *ids]) == "서울"
+
+
+def test_pegasus_writes_the_ends_of_lines_as_a_token(tmp_path):
+    """In targets; transformers reads those of sources as spaces, on which its ids depend."""
+    ours = read_tokenizer(tmp_path, write(tmp_path, "pegasus"))
+    codec = PairCodec(Vocabularies(ours, ours), TranslationRowsConfig(seq_len=32), ParallelTextConfig())
+    (row,) = codec.rows([Pair("a cat\na cat", "a cat\na cat", "")])
+    assert row["input_ids"].tolist() == [*ours.encode("a cat a cat"), ours.sep_id]
+    assert row["labels"].tolist() == [*ours.encode("a cat<n>a cat"), ours.sep_id]
+    assert codec.translation(row["labels"]) == "a cat\na cat"
+
+
+def test_a_bart_of_no_class_without_template_has_an_end_token(tmp_path, caplog):
+    """As KoBART, whose summaries are trained to end with </s> but not to start with <s>."""
+    library_of(None, ("<s>", "</s>", "<pad>", "<unk>", "<mask>")).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    assert read_tokenizer(tmp_path, "bart").template == Template.of_marian(1)
+    assert "states no special tokens around texts: bertjax adds </s>" in caplog.text
 
 
 def library_of(post_processor, first=("<pad>", "</s>", "<unk>")):

@@ -16,6 +16,7 @@ from bertjax.files import write_files
 FILE = "tokenizer.json"
 SILENT = "bertjax_silent_tokens"  # a key of tokenizer_config.json
 SPACE = "\u2581"  # SentencePiece's symbol
+_NEWLINE = "<n>"  # PEGASUS's symbol of the end of a line
 
 # The names of special tokens in published vocabularies. The first name that exists is used.
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
@@ -53,6 +54,8 @@ class LibraryTokenizer(Tokenizer):
         self.vocab_size = vocab_size
         self.normalization = _steps(state(library.normalizer))
         self._library = with_ordinary(library, ordinary)
+        if library.token_to_id(_NEWLINE) is not None:
+            self.newline = _NEWLINE
 
     @classmethod
     def from_json(
@@ -117,7 +120,7 @@ class LibraryTokenizer(Tokenizer):
 
     def _text(self, ids: list[int]) -> str:
         audible = [token for token in ids if token not in self._silent_ids]
-        return self._library.decode(audible, skip_special_tokens=False)
+        return self._library.decode(audible, skip_special_tokens=False).replace(self.newline, "\n")
 
 
 def open_library(content: str, where: str) -> Library:
@@ -154,6 +157,9 @@ def with_ordinary(library: Library, ordinary: Container[str]) -> Library:
 def save_library(library: Library, tokenizer: Tokenizer, folder: Path, silent: Sequence[str] = ()) -> None:
     """Writes tokenizer.json and tokenizer_config.json, with which transformers applies the template.
 
+    Silent tokens are special in the files, so that transformers also omits them from texts. Where there are any, the
+    names of other special tokens in a text are tokens in transformers.
+
     Args:
       library: the tokenizer of the library.
       tokenizer: the tokenizer whose special tokens and template are written.
@@ -161,16 +167,20 @@ def save_library(library: Library, tokenizer: Tokenizer, folder: Path, silent: S
       silent: see `LibraryTokenizer`; a key that transformers ignores.
     """
     library.post_processor = tokenizer.template.processor(library.id_to_token)
-    # As here, names of special tokens in a text are ordinary text.
+    values = json.loads(library.to_str())
+    for token in values["added_tokens"]:
+        token["special"] = token["special"] or token["content"] in silent
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{f"{role}_token": name for role, name in special_names(library, tokenizer).items()},
-        "split_special_tokens": True,
+        # As here, names of special tokens in a text are ordinary text; but transformers would also split silent tokens.
+        "split_special_tokens": not silent,
         "clean_up_tokenization_spaces": False,
         **({SILENT: list(silent)} if silent else {}),
     }
     config_json = json.dumps(config, indent=2, ensure_ascii=False)
-    write_files(folder, {FILE: library.to_str(pretty=True), "tokenizer_config.json": config_json})
+    marked = Library.from_str(json.dumps(values)).to_str(pretty=True)
+    write_files(folder, {FILE: marked, "tokenizer_config.json": config_json})
 
 
 def special_names(library: Library, tokenizer: Tokenizer) -> dict[str, str]:

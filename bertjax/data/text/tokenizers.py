@@ -51,6 +51,7 @@ class Tokenizer(abc.ABC):
       sep_id: the id of the separator, which is also the end token.
       template: the special tokens around texts, and which end of a long text is truncated.
       normalization: the steps of `normalized`, such as "nfkc+lowercase"; empty if it changes nothing.
+      newline: what the end of a line is replaced with in targets, a token of PEGASUS.
     """
 
     vocab_size: int
@@ -60,6 +61,7 @@ class Tokenizer(abc.ABC):
     sep_id: int
     template: Template
     normalization: str
+    newline: str = "\n"
 
     @abc.abstractmethod
     def __reduce__(self) -> tuple[Any, ...]:

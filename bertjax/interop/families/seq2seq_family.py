@@ -59,6 +59,7 @@ class Seq2SeqFamily:
       write_config: returns the keys of config.json, without architectures and special tokens.
       names: the names of tensors.
       num_unused_positions: rows before the first position in the learned tables of files.
+      ties_scaled: whether config.json states that the output is tied only if it is scaled, as transformers reads T5's.
       is_translator: whether settings of generation exclude the padding, sources limit the length of targets, and the
         two sides may have separate tables. Other families of transformers have one vocabulary size.
     """
@@ -71,4 +72,5 @@ class Seq2SeqFamily:
     write_config: Callable[[EncoderDecoderConfig], dict[str, Any]]
     names: TensorNames = TensorNames()
     num_unused_positions: int = 0
+    ties_scaled: bool = False
     is_translator: bool = False

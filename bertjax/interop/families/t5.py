@@ -110,4 +110,5 @@ FAMILY = Seq2SeqFamily(
         bias="block.0.layer.0.SelfAttention.relative_attention_bias",
         ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),  # of the first files
     ),
+    ties_scaled=True,
 )

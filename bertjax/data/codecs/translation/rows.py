@@ -106,6 +106,8 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
         config = self.config
         others = [config.target_len, config.on_long_pair]
         more = others if others != [0, "skip"] else []  # rows of earlier versions have neither
+        newline = self.vocabularies.target.newline
+        more += [newline] if newline != "\n" else []
         return [texts, self.vocabularies.fingerprint, config.seq_len, *more]
 
     def splits(self) -> Iterator[tuple[str, Pair]]:
@@ -214,7 +216,8 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
         remaining = iter(pairs)
         while block := list(itertools.islice(remaining, _ENCODED_AT_ONCE)):
             sources = self._ids(0, [pair.source for pair in block])
-            targets = self._ids(1, [pair.target for pair in block])
+            newline = self.vocabularies.target.newline
+            targets = self._ids(1, [pair.target.replace("\n", newline) for pair in block])
             for source, target in zip(sources, targets, strict=True):
                 yield {"input_ids": source, "labels": target}
 
