@@ -45,11 +45,10 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     """Returns the sweep of BERT-Base, or of `tiny` or `mini`."""
     (size,) = config_parts.chosen(variant, (tuple(_FLOPS),))
     size = size or "base"
-    fine_tuning = {} if size == "base" else {"data.seq_len": parts.TINY_LENGTH, "optimizer.learning_rate": 3e-4}
     return {
         "stages": [
             parts.stage("pretrain", f"configs/bert_pretraining.py:{_model(size)}", _pretraining(size)),
-            *(parts.task(name, "pretrain", fine_tuning) for name in _TASKS),
+            *parts.fine_tuned(list(_TASKS), size),
         ],
         "rows": [parts.row(name, _row(size, name)) for name in _ROWS],
         "base": "from scratch",
@@ -82,17 +81,6 @@ def _row(size: str, name: str) -> dict[str, Any]:
 
 def _pretraining(size: str) -> dict[str, Any]:
     """Returns the values of all rows."""
-    values = {
-        "budget.flops": _FLOPS[size],
-        "teacher": "",
-        "distillation.relation_heads": _RELATION_HEADS[size],
-        "data.source": "",
-        "data.prepared_dir": "{workdir}/prepared",
-        "data.next_sentence": False,
-        "data.stages": (),
-        "data.seq_len": 128,
-    }
-    if size != "base":
-        values |= {"evaluate_every": 200, "checkpoint.save_every": 200, "log_every": 50, "batch_size": 32}
-        values |= {"optimizer.warmup_steps": 50, "optimizer.learning_rate": 2e-3}
-    return values
+    heads = _RELATION_HEADS[size]
+    of_students = {"teacher": "", "distillation.relation_heads": heads, "data.next_sentence": False}
+    return {**parts.one_phase(size, _FLOPS[size]), **of_students}

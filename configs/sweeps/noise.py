@@ -37,11 +37,10 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     """Returns the sweep of BERT-Base, or of `tiny` or `mini`."""
     (size,) = config_parts.chosen(variant, (tuple(_FLOPS),))
     size = size or "base"
-    fine_tuning = {} if size == "base" else {"data.seq_len": parts.TINY_LENGTH, "optimizer.learning_rate": 3e-4}
     return {
         "stages": [
             parts.stage("pretrain", f"configs/bert_pretraining.py:{size},modern", _pretraining(size)),
-            *(parts.task(name, "pretrain", fine_tuning) for name in _TASKS),
+            *parts.fine_tuned(list(_TASKS), size),
         ],
         "rows": [parts.row(name, values) for name, values in _ROWS.items()],
         "base": "masked 15 %",
@@ -66,13 +65,10 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
 
 def _pretraining(size: str) -> dict[str, Any]:
     """Returns the values of all rows."""
-    values = {
-        "budget.flops": _FLOPS[size],
-        "data.source": "",
-        "data.prepared_dir": "{workdir}/prepared",
+    return {
+        **parts.one_phase(size, _FLOPS[size]),
+        **({} if size == "base" else {"data.vocab_size": 4_096}),
         "data.packing": False,
-        "data.stages": (),
-        "data.seq_len": 128,
         "masking.rate": 0.15,
         "masking.valid_rate": 0.15,
         "masking.mask_fraction": 1.0,
@@ -80,9 +76,3 @@ def _pretraining(size: str) -> dict[str, Any]:
         "masking.keep_fraction": 0.0,
         **{f"{name}.every": 1_000 for name in ("likelihood", "minimal_pairs", "causal_pairs")},  # after training alone
     }
-    if size != "base":
-        values |= {"evaluate_every": 200, "checkpoint.save_every": 200, "log_every": 50, "batch_size": 32}
-        # At the rate of `tiny,modern`, 1e-2, rows of this length stay near the loss of unigrams, 6.62: after 1,000
-        # updates the loss is 6.42. At 2e-3 it is 5.56 after 700.
-        values |= {"optimizer.learning_rate": 2e-3, "optimizer.warmup_steps": 50, "data.vocab_size": 4_096}
-    return values
