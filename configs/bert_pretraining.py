@@ -107,7 +107,7 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
             config[name] = parts.evaluation(name)
     config.checkpoint.save_every = 10_000
     config.checkpoint.keep = 3
-    config.checkpoint.best_metric = "valid/masked_lm_loss"
+    parts.unset(config.checkpoint, ["best_metric"])  # default: the loss of the objective
     config.checkpoint.best_mode = "min"
     config.checkpoint.final = "latest"
     if size == "tiny":

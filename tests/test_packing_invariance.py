@@ -12,8 +12,7 @@ from tests.experiments.commands import sizes, tree_of
 from tests.random_params import random_params
 from tests.trees import distance, specs
 
-CAUSAL = {"objective": "causal_lm", "model__direction": "left_to_right"}
-CAUSAL |= {"data__next_sentence": False, "checkpoint__best_metric": "valid/causal_lm_loss"}
+CAUSAL = {"objective": "causal_lm", "model__direction": "left_to_right", "data__next_sentence": False}
 WAYS = {"pairs": {"data__next_sentence": True}, "causal": CAUSAL}
 SMALL = {"batch_size": 4, **sizes(1, 16, 2, 32, 48), "data.seq_len": 48}
 

@@ -22,7 +22,6 @@ _LTR = {
     **_NO_NSP,
     "pretrain*.objective": "causal_lm",
     "pretrain.model.direction": "left_to_right",
-    "pretrain*.checkpoint.best_metric": "valid/causal_lm_loss",
 }
 
 

@@ -21,7 +21,6 @@ _LTR = {
     "pretrain*.data.next_sentence": False,
     "pretrain*.objective": "causal_lm",
     "pretrain.model.direction": "left_to_right",
-    "pretrain*.checkpoint.best_metric": "valid/causal_lm_loss",
 }
 
 

@@ -148,8 +148,8 @@ def check_chain_rule(run, direction):
 @pytest.mark.parametrize("direction", ["left_to_right", "right_to_left"])
 def test_a_causal_run_is_scored_by_its_log_likelihood(tmp_path, direction):
     causal = {"objective": "causal_lm", "model__direction": direction, "data__next_sentence": False}
-    best = {"checkpoint__best_metric": "valid/causal_lm_loss", "minimal_pairs__source": pairs_of_run(tmp_path)}
-    done(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), tmp_path / "run", **causal, **best))
+    pairs = {"minimal_pairs__source": pairs_of_run(tmp_path)}
+    done(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), tmp_path / "run", **causal, **pairs))
     check_chain_rule(tmp_path / "run", direction)
     found = scores(tmp_path / "run", pairs_of_run(tmp_path))
     logged = read_run(tmp_path / "run").final_metrics()
