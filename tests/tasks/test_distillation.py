@@ -18,12 +18,14 @@ from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.interop.published import open_weights
 from bertjax.tasks import teachers as teaching
+from bertjax.tools.planning import plan_record
 from bertjax.training import flops, loop
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations
 from tests import tiny
 from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, sizes, tree_of
 from tests.random_params import random_params
+from tests.tools.planning import plans
 from tests.trees import distance
 
 LAYERS = ("hidden", "embeddings", "attention", "relations", "cosine")
@@ -263,6 +265,21 @@ def test_heads_without_labels_cost_no_backward_pass(teachers, tmp_path):
     count = spec["masked_positions"].size
     of_head = 2 * count * 32 * (32 + task.encoder.vocab_size)
     assert whole - flops.training_flops(task, spec) >= 2 * of_head
+
+
+def test_a_plan_has_the_memory_of_the_teacher(teachers):
+    """Its operations are those of the update, whose time it states."""
+    values, teacher = teachers("bert_pretraining")
+    given = {**_VALUES, **values, "teacher": str(teacher), "distillation.hidden": 1.0}
+    tree = tree_of("bert_pretraining", "tiny", given)
+    task, _ = plans.build(tree)
+    record = plan_record.plan(tree, plans.build, plans.target_of())
+    shapes = jax.eval_shape(task.teacher.init, jax.random.key(0))
+    sizes = record["bytes_per_device"]
+    assert sizes["teacher"] == 4 * sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    assert sizes["total"] == sum(size for part, size in sizes.items() if part != "total")
+    spec = flops.largest_spec(task)
+    assert record["flops_per_step"] == flops.training_flops(task, spec) - flops.teacher_flops(task, spec)
 
 
 def test_another_vocabulary_is_refused(teachers, tmp_path):

@@ -9,15 +9,23 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bertjax.contract import TrainingTask
+from bertjax.contract import TaughtTask, TrainingTask
 from bertjax.errors import UserError
 from bertjax.tools.planning import breakdown
 from bertjax.tools.planning.chips import Target
 from bertjax.tools.planning.costs import Costs, step_costs
 from bertjax.tools.planning.roofline import collective_table, roofline, seconds_in_turn
+from bertjax.training import sharding
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
-from bertjax.training.flops import Build, count_positions, largest_spec, training_flops, with_plain_attention
+from bertjax.training.flops import (
+    Build,
+    count_positions,
+    largest_spec,
+    teacher_flops,
+    training_flops,
+    with_plain_attention,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +40,9 @@ _ASSUMPTIONS = (
     "half the peak, and main memory at full bandwidth",
     "tokens are positions of the batch, including padding; the input pipeline is fast enough; the days do not include "
     "checkpoints, evaluation and restarts",
+)
+_OF_TEACHERS = (
+    "the memory includes the teacher's parameters; the time and the operations of its outputs are not included"
 )
 
 
@@ -88,11 +99,13 @@ def plan(config: Mapping[str, Any], build: Build, target: Target) -> dict[str, A
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(assembled.shapes.params)),
         "hbm_bytes": target.chip.hbm_bytes,
         "bytes_per_device": compiled.sizes,
-        "flops_per_step": training_flops(counted, spec),
+        "flops_per_step": training_flops(counted, spec) - teacher_flops(counted, spec),
         "tokens_per_step": count_positions(spec),
     }
     costs = step_costs(compiled.text, len(target.devices)) if compiled.text else None
-    return {**record, **_times(record, costs, target, assembled.mesh), **_facts(target, compiled)}
+    facts = _facts(target, compiled)
+    facts["assumptions"] += [_OF_TEACHERS] if isinstance(task, TaughtTask) else []
+    return {**record, **_times(record, costs, target, assembled.mesh), **facts}
 
 
 def _compile(
@@ -107,6 +120,10 @@ def _compile(
         "batch": sum(x.size * x.dtype.itemsize for x in spec.values()) // (mesh.shape["data"] * mesh.shape["fsdp"]),
     }
     argument_bytes = sum(sizes.values())
+    if isinstance(task, TaughtTask) and not task.stores:
+        of_teacher = jax.eval_shape(task.teacher.init, jax.random.key(0))
+        placed = sharding.tree_shardings(of_teacher, mesh, task.teacher.partition_rules())
+        sizes["teacher"] = _bytes_on_one(of_teacher, placed)
     _log.info("compiling for %d devices, mesh %s", mesh.size, dict(mesh.shape))
     began = time.monotonic()
     try:
@@ -117,7 +134,7 @@ def _compile(
         temporary = _temporary(str(error), argument_bytes)
         if temporary is None:
             raise
-        sizes |= {"temporary": temporary, "total": argument_bytes + temporary}
+        sizes |= {"temporary": temporary, "total": sum(sizes.values()) + temporary}
         return Compiled("", sizes, time.monotonic() - began)
     analysis = program.memory_analysis()
     sizes |= {

@@ -50,7 +50,7 @@ def config(**values: Any) -> dict[str, Any]:
 
 def build(tree: Mapping[str, Any]) -> tuple[TrainingTask, TrainingConfig]:
     """Returns the task and the settings of a config."""
-    complete = stages.Resolved(find(tree["experiment"]), dict(tree)).example()
+    complete = stages.of_config(find(tree["experiment"]), dict(tree)).example()
     return complete.task, complete.settings
 
 
