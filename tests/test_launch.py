@@ -293,12 +293,6 @@ def test_a_report_is_written_into_the_folder_of_the_run(home, tmp_path):
 # Evaluation.
 
 
-def test_evaluate_prints_the_last_metrics_of_the_run(home):
-    found = json.loads(done("--mode=evaluate", f"--workdir={home / 'run'}").stdout)
-    baselines = lines_of(home / "run" / "metrics.jsonl")[0]
-    assert found | {"step": 0} == scores_of(home / "run", 6) | baselines
-
-
 def test_a_run_is_evaluated_on_other_text(home, tmp_path):
     text = tiny.write_text(tmp_path / "other.txt", documents=6, seed=5)
     record = tiny.evaluate_elsewhere(home / "run", tmp_path, data__test_source=text)
@@ -350,18 +344,6 @@ def test_one_text_has_no_next_sentence_and_no_text_no_record(home):
     outcome = run_on_one("--mode=predict", f"--workdir={home / 'run'}", stdin="é 東京 [MASK]\n".encode())
     assert '"é 東京 [MASK]"' in outcome.stdout and json.loads(outcome.stdout)["is_next_probability"] is None
     assert predict(f"--workdir={home / 'run'}", stdin="") == []
-
-
-def test_predictions_through_a_pipe(home):
-    lines = ["the [MASK] sees a cat\ta dog [MASK] .", "[MASK]", "the big red " * 12 + "[MASK]"]
-    piped = launch("--mode=predict", f"--workdir={home / 'run'}", stdin="\r\n".join(lines))
-    records = [json.loads(line) for line in piped.stdout.splitlines()]
-    assert [record["text"] for record in records] == lines
-    for ours, theirs in zip(records, predict(f"--workdir={home / 'run'}", stdin="\n".join(lines)), strict=True):
-        assert ours["is_next_probability"] == pytest.approx(theirs["is_next_probability"], abs=2e-5)
-        for mask, other in zip(ours["masks"], theirs["masks"], strict=True):
-            assert mask["position"] == other["position"]
-            assert mask["probabilities"] == pytest.approx(other["probabilities"], abs=2e-5)
 
 
 def test_an_invalid_format_for_a_task(home, tmp_path):

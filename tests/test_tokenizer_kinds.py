@@ -66,10 +66,3 @@ def test_vectors_of_words_and_tokens_of_a_pretraining_run(tmp_path):
         (record,) = tokens.predict(["the cat"])
         assert record["units"][0] == "the" and len(record["units"]) == len(record["features"])
         assert np.isfinite(model.encode(["the cat"])).all()
-
-
-@pytest.mark.parametrize("name", ["bert_pretraining", "bertsum_ext"])
-def test_a_trained_vocabulary_has_room_for_all_bytes(name, tmp_path):
-    values = {**configs.small(name, tmp_path), **TRAINED, "data.vocab_size": 260}
-    outcome = tiny.run_on_one(f"--config=configs/{name}.py:tiny", f"--workdir={tmp_path / 'run'}", *flags(values))
-    tiny.check_message(outcome.error, "data.vocab_size", "260", "at least 261.*all bytes", "")

@@ -149,12 +149,3 @@ def test_the_console_command_runs_sweeps_by_itself(bertjax, tmp_path):
 def test_the_packages_sweeps_and_keys_are_found(bertjax):
     assert bertjax("--keys=batch_size").startswith("batch_size = ")
     assert bertjax("--sweep=configs/sweeps/bertsum.py:tiny", "--workdir=sweep", "--dry_run").endswith(" rows\n")
-
-
-def test_help_of_the_console_command_describes_it(site, tmp_path):
-    env = processes.environment() | {"PYTHONPATH": str(site)}
-    command = [site / "bin" / "bertjax", "--help"]
-    printed = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert "\n  bertjax --mode=evaluate --workdir=runs/demo" in printed.stdout and "launch.py" not in printed.stdout
-    for flag in ("--config", "--mode", "--workdir", "--sweep"):
-        assert flag in printed.stdout

@@ -2,13 +2,6 @@ from benchmarks import __main__ as suite
 from benchmarks import common
 
 
-def test_contenders_alternate():
-    calls: list[str] = []
-    seconds = common.interleave({name: lambda name=name: calls.append(name) for name in "abc"}, rounds=2)
-    assert "".join(calls) == "abcabc"
-    assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2, "c": 2}
-
-
 def test_ratios_are_those_of_each_round_and_work_without_a_peer_is_compared_with_an_earlier_version():
     step = common.speed_of("step", "tokens/s", 10.0, {"ours": [1.0, 2.0], "eager": [3.0, 3.0]})._asdict()
     alone = common.Speed("rows", "MB/s", [3.0, 3.0])

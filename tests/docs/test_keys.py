@@ -45,38 +45,9 @@ def test_a_field_without_a_line_in_the_config_file_is_a_key():
     assert listed["class_weights"] == () and "optimizer.clip_norm" in listed
 
 
-def entry(name):
-    """The entry of a key on the page."""
-    return build_keys.page().partition(f"**`{name}`**: ")[2].partition("\n\n")[0]
-
-
-def test_an_entry_has_defaults_limits_meanings_and_published_values():
-    assert entry("data.workers").startswith("`0`; *≥ 0*  \nthe number of processes")
-    assert "**" not in entry("data.seq_len")
-    assert "Published: `'static'` (bert_pretraining)." in entry("masking.mode")
-    assert "Published: `768` (BERT); `512` (translation)." in entry("model.hidden_size")
-    assert "`16` (multiple_choice, reranker)" in entry("batch_size") and "Published" not in entry("log_every")
-    assert entry("model.norm").count("One of") == 0  # the meaning names the values
-    assert entry("log_every").startswith("`50`; `100` (pretraining, translation); *≥ 1*  \n")
-    assert entry("warmup_fraction").startswith("`0.1`; *≥ 0, ≤ 1*  \n")
-
-
-def test_keys_of_the_same_experiments_have_a_heading_and_no_names():
-    sections = dict(re.findall(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", build_keys.page(), re.MULTILINE | re.DOTALL))
-    assert sections["budget"].startswith("### training\n\n<a") and "training:" not in sections["budget"]
-    assert "###" not in sections["mesh"]  # of all experiments
-    assert sections["data"].index("translation: ") < sections["data"].index("### training\n")
-
-
 def test_published_values_are_of_keys_of_the_config():
     for name in build_keys._PUBLISHED:
         assert set(build_keys._published(name)) <= {key for config, key in OF if config == name}
-
-
-def test_every_key_has_one_entry_and_every_meaning_stands_once():
-    page = build_keys.page()
-    assert all(page.count(f'<a id="{name}"></a>') == 1 for name in {key for _, key in OF})
-    assert page.count("decoupled weight decay, multiplied by the learning rate.") == 1
 
 
 def test_the_guide_of_runs_lists_the_keys_that_may_change_on_resumption():

@@ -110,16 +110,6 @@ def test_predictions(run, tmp_path):
     assert record["article"] == ["It rains.", "Today Cleo goes to Oslo."]
 
 
-@pytest.mark.slow
-def test_a_run_starts_from_an_export(run, tmp_path):
-    folder = tmp_path / "exported"
-    done("--mode=export", f"--workdir={run}", f"--output={folder}")
-    values = {key: value for key, value in values_of(tmp_path).items() if not key.startswith("model.")}
-    given = ["--config=configs/bertsum_abs.py", f"--config.init_from={folder}", *flags(values)]
-    outcome = done("--mode=evaluate", *given)
-    assert json.loads(outcome.stdout)["valid/nll"] < 0.2
-
-
 def test_a_lower_max_length_limits_only_the_summary(tmp_path):
     """Articles can have as many tokens as rows."""
     task = ready(tmp_path, decoding__max_length=3, data__layout="line").task

@@ -227,14 +227,16 @@ def test_the_gain_of_a_sentence_is_the_score_of_the_summary_minus_that_without_i
     assert summaries.scored({"summary": ["a"]}, config) == {"loss": None}
 
 
-@pytest.mark.parametrize("key", ["num_steps", "evaluate_every", "checkpoint.save_every"])
-def test_epochs_of_rows_with_a_trained_vocabulary(tmp_path, key):
+def test_epochs_of_rows_with_a_trained_vocabulary(tmp_path):
     articles = tiny.write_articles(tmp_path) | {"data.vocab_file": "", "data.vocab_size": 60, "num_epochs": 1.0}
-    found = stages.of_config(bertsum_ext, tree_of(**articles, **{"evaluate_every": None, key: None}))
+    steps = ("num_steps", "evaluate_every", "checkpoint.save_every")
+    found = stages.of_config(bertsum_ext, tree_of(**articles, **dict.fromkeys(steps)))
     data = found.data(tmp_path / "data")
     data.prepare()
     values = traverse_util.flatten_dict(found.complete(data).config, sep=".")
-    assert values[key] == data.train.steps_per_epoch != traverse_util.flatten_dict(tree_of(), sep=".")[key]
+    defaults = traverse_util.flatten_dict(tree_of(), sep=".")
+    for key in steps:
+        assert values[key] == data.train.steps_per_epoch != defaults[key]
 
 
 @pytest.mark.parametrize("scorer", ["classifier", "transformer"])
@@ -341,18 +343,10 @@ def test_no_attention_is_drawn(run):
 # Models in `init_from`.
 
 
-def test_an_export_predicts_the_same(run, tmp_path):
+def test_other_segments_than_those_of_training_are_a_warning(run):
     workdir, _ = run
     text = "\n".join(SENTENCES)
-    done("--mode=export", f"--workdir={workdir}", f"--output={tmp_path / 'exported'}")
-    published = [
-        CONFIG,
-        f"--config.init_from={tmp_path / 'exported'}",
-        *flags(ROWS),
-        "--config.selection.num_sentences=2",
-    ]
-    records = predict(*published, stdin=text)
-    assert records == predict(f"--workdir={workdir}", stdin=text)
+    records = predict(f"--workdir={workdir}", stdin=text)
     bare = [CONFIG, f"--config.init_from={workdir}", *flags(ROWS), "--config.data.interval_segments=False"]
     outcome = done("--mode=predict", "--format=jsonl", *bare, stdin=text)
     assert json.loads(outcome.stdout)["scores"] != records[0]["scores"]
@@ -389,16 +383,6 @@ def test_sentence_pooling_follows_the_encoder(minilm, tmp_path):
     shutil.rmtree(encoder / "1_Pooling")
     assert resolved("classifier", **values)["model"]["sentence_pooling"] == "cls"
     assert resolved("tiny")["model"]["sentence_pooling"] == "cls"
-
-
-def test_a_run_without_pooling_reads_the_first_token(run, tmp_path):
-    workdir, _ = run
-    shutil.copytree(workdir, tmp_path / "older")
-    config = json.loads((workdir / "config.json").read_text())
-    assert config["model"].pop("sentence_pooling") == "cls"
-    (tmp_path / "older" / "config.json").write_text(json.dumps(config))
-    text = " ".join(SENTENCES)
-    assert predict(f"--workdir={tmp_path / 'older'}", stdin=text) == predict(f"--workdir={workdir}", stdin=text)
 
 
 def test_weights_without_a_scorer_start_with_a_classifier(run, tmp_path, caplog):

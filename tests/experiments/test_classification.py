@@ -252,7 +252,7 @@ def test_a_regression_model_has_no_classes(tmp_path):
     tiny.check_message(told, what="init_from=", got="one output", expected="a classifier", fix="objective=regression")
 
 
-def test_predictions_and_export(run, tmp_path):
+def test_predictions(run):
     workdir, _ = run
     text = b"the cat sees a dog .\nthe dog sees a bird .\nthe " + b"dog and the " * 20 + b"bird .\n"
     outcome = done("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
@@ -263,28 +263,6 @@ def test_predictions_and_export(run, tmp_path):
         assert record.keys() - {"truncated"} == {"label", "probabilities"}
         assert list(record["probabilities"]) == ["no", "yes"]
         assert sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-
-    exported = tmp_path / "exported"
-    command = ["--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=best"]
-    done(*command)
-    config = json.loads((exported / "config.json").read_text())
-    assert config["architectures"] == ["BertForSequenceClassification"]
-    assert config["id2label"] == {"0": "no", "1": "yes"}
-    assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
-    again = ["--mode=predict", "--config=configs/classification.py", f"--config.init_from={exported}"]
-    assert done(*again, "--config.data.seq_len=16", stdin=text).stdout == outcome.stdout
-
-
-def test_a_classifier_with_other_classes_is_reinitialized(run, tmp_path, caplog):
-    workdir = str(run[0])
-    source = Path(tiny.write_table(tmp_path / "others")["data.source"])
-    source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone"))
-    task, *_ = ready(tmp_path, **{"data.source": str(source), "init_from": workdir, "data.vocab_file": workdir})
-    fresh = jax.device_put(random_params(task.init))
-    params = task.warm_start(fresh, open_weights(run[0]))
-    assert params["classifier"] is fresh["classifier"] and params["bert"] is not fresh["bert"]
-    assert "module classifier keeps its random initialization" in caplog.text
-    assert task.labels == ("cat", "none")
 
 
 @pytest.mark.slow

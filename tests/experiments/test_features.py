@@ -142,23 +142,6 @@ def test_a_text_without_pieces_has_no_vectors(folder):
     assert record["units"] == ["\u200b", "the"]
 
 
-@pytest.mark.parametrize(
-    ("name", "pooling", "normalize"),
-    [("cls_token", "cls", False), ("mean_tokens", "mean", True), ("max_tokens", "max", False)],
-)
-def test_sentence_vectors_follow_the_sentence_transformers_folder(tmp_path, name, pooling, normalize):
-    folder = published.write_sentence_transformers(tmp_path, name, normalize, max_seq_length=9)
-    records = extract(folder, ["the cats sees .", LONG, LONG], "sentence")
-    assert [record.get("truncated", False) for record in records] == [False, True, True]
-    pools = {"cls": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.max(0)}
-    for record, text in zip(records, ("the cats sees .", LONG, LONG), strict=True):
-        expected = pools[pooling](layers_of(encode(text)[:7])[-1])
-        expected = expected / np.linalg.norm(expected) if normalize else expected
-        close(record["features"], expected[None])
-    config = resolved(folder, "word").config
-    assert (config["normalize"], config["data"]["seq_len"]) == (False, 32)
-
-
 @pytest.mark.parametrize("included", [True, False])
 def test_prompts_precede_texts_as_in_sentence_transformers(tmp_path, included):
     folder = published.write_sentence_transformers(tmp_path, "mean_tokens", False, 16)
@@ -194,6 +177,8 @@ def test_the_config_overrides_the_folder(tmp_path):
     config = resolved(folder, "sentence", **overrides).config
     assert (config["sentence_pooling"], config["normalize"], config["data"]["seq_len"]) == ("max", False, 12)
     assert config["model"]["layers"] == [0]
+    of_words = resolved(folder, "word").config
+    assert (of_words["normalize"], of_words["data"]["seq_len"]) == (False, 32)
 
 
 def test_lowercasing_in_front_of_a_cased_tokenizer_is_refused(tmp_path):

@@ -23,9 +23,7 @@ from bertjax.interop import huggingface
 from bertjax.models.bert import BertForMaskedLM, BertInputs
 from bertjax.modes import stages
 from bertjax.runs import run_folder
-from bertjax.tools.reporting import page
 from bertjax.tools.reporting.runs import read_run
-from bertjax.tools.sweeps.evaluations import evaluation
 from bertjax.training.inference import Inference
 from tests import published, tiny
 from tests.experiments.commands import done, lines_of, tree_of
@@ -175,14 +173,6 @@ def test_pretraining_scores_pairs_at_each_evaluation(tmp_path):
     assert evaluated[1]["valid/pairs/accuracy"] == pytest.approx(np.mean(of_phenomena))
     found = scores(run, pairs, **{"data.per_paradigm": 4})  # of the final checkpoint, the latest
     assert found["valid/pairs/accuracy"] == evaluated[1]["valid/pairs/accuracy"]
-    # A sweep reads the metric of the best checkpoint.
-    best = max(record["valid/pairs/accuracy"] for record in evaluated)
-    assert evaluation(read_run(run)).metrics["valid/pairs/accuracy"] == best
-    # A trained run scores other pairs, and resumes with other pairs.
-    every = tiny.run_on_one("--mode=evaluate", f"--workdir={run}", "--config.minimal_pairs.per_paradigm=0")
-    assert json.loads(every.stdout)["valid/pairs/accuracy"] == scores(run, pairs)["valid/pairs/accuracy"]
-    html = page.of_run(run)
-    assert html.count('class="track"') == 3 and "Minimal pairs" in html
 
 
 def test_a_run_older_than_the_pairs_can_be_used_and_resumed(tmp_path):

@@ -1,7 +1,6 @@
 """A run with uniform rates and causal rows: its evaluations, its samples, and both of its language models."""
 
 import json
-import shutil
 
 import pytest
 import safetensors
@@ -16,7 +15,7 @@ SAMPLED = ("--mode=predict", "--config.decoding.sampler=ancestral", "--config.de
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mixed")
     text = tiny.write_text(folder / "t.txt")
     held_out = tiny.write_text(folder / "held_out.txt", documents=6, seed=1)
@@ -31,14 +30,8 @@ def trained(tmp_path_factory):
         "causal_pairs__source": pairs,
         "model__num_layers": 1,
     }
-    command = tiny.arguments(text, folder / "run", **values)
-    done(*command)
-    return folder / "run", command
-
-
-@pytest.fixture(scope="module")
-def run(trained):
-    return trained[0]
+    done(*tiny.arguments(text, folder / "run", **values))
+    return folder / "run"
 
 
 def sampled(run, inputs, *flags):
@@ -84,17 +77,6 @@ def test_samples_depend_neither_on_the_batch_nor_on_the_devices(run):
     assert [[sample["text"] for sample in samples] for samples in on_one] == [
         [sample["text"] for sample in record["samples"]] for record in expected
     ]
-
-
-def test_a_killed_run_resumes_bit_for_bit(trained, tmp_path):
-    run, command = trained
-    copy = shutil.copytree(run, tmp_path / "run")
-    for step in (4, 6):
-        shutil.rmtree(copy / "checkpoints" / str(step))
-    done(*(f"--workdir={copy}" if argument.startswith("--workdir") else argument for argument in command))
-    for name in ("valid/bits_per_byte", "valid/masked_lm_loss", "valid/causal_nats_per_token"):
-        first, second = (lines_of(folder / "metrics.jsonl")[-1][name] for folder in (run, copy))
-        assert first == second
 
 
 def test_a_head_that_predicts_one_position_earlier_is_not_exported(run, tmp_path):

@@ -17,7 +17,7 @@ from tests.experiments.commands import done, flags, lines_of
 from tests.random_params import random_params
 
 
-@pytest.mark.parametrize("experiment", ["bert_pretraining", "replaced_tokens"])
+@pytest.mark.parametrize("experiment", ["bert_pretraining", pytest.param("replaced_tokens", marks=pytest.mark.slow)])
 def test_the_metrics_of_a_mixture(tmp_path, experiment):
     texts = [tiny.write_text(tmp_path / f"{name}.txt", documents=30, seed=i) for i, name in enumerate("ab")]
     mixture = (("a", str(texts[0]), 0.75), ("b", str(texts[1]), 0.25, {"valid_fraction": 0.3}))

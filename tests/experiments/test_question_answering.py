@@ -10,7 +10,7 @@ import pytest
 from bertjax.data.codecs.questions import spans
 from bertjax.errors import UserError
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, trained, tree_of
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, lines_of, trained, tree_of
 from tests.showing import shown
 
 SMALL = {
@@ -28,8 +28,6 @@ SMALL = {
     "data.valid_fraction": 0.2,
     "optimizer.learning_rate": 4e-3,
 }
-# Values that predictions need without a run's config.
-LENGTHS = flags({key: value for key, value in SMALL.items() if key.startswith("data.")})
 LONG = "The cat Sees a bird. " * 6
 TEXTS = [
     {
@@ -109,15 +107,6 @@ def test_files_in_and_out(run, tmp_path):
     assert json.loads(official.read_text()) == {record["id"]: record["answer"] for record in expected}
 
 
-def test_an_exported_run_predicts_the_same(run, tmp_path):
-    exported = tmp_path / "exported"
-    done("--mode=export", f"--workdir={run}", f"--output={exported}")
-    assert json.loads((exported / "config.json").read_text())["architectures"] == ["BertForQuestionAnswering"]
-    assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
-    command = ["--config=configs/question_answering.py", f"--config.init_from={exported}", *LENGTHS]
-    assert predict(*command) == predict(f"--workdir={run}")
-
-
 def right_logits(example, length=24):
     """Returns outputs that point to the first answer, or to [CLS] without one. Padding lengths vary by row."""
     question, windows = example.source
@@ -150,38 +139,6 @@ def test_right_logits_score_100(tmp_path, variant, answerable, expected):
     for example in examples:
         record = task.record(example, list(right_logits(example)))
         assert record["answer"] == "".join(answer.text for answer in example.source.item.answers)
-
-
-def test_each_question_has_its_rows(tmp_path):
-    data = ready(tmp_path, "squad2", 0.6).data
-    vocabulary, encode, sizes = data.vocabulary, data.vocabulary.encode_with_offsets, []
-    rows = [question for split, question in data.codec.splits() if split == "train"]
-    expected = {name: [] for name in ("input_ids", "token_type_ids", "start_positions", "end_positions")}
-    for question in rows:
-        query, context = encode(question.question).ids[:8], encode(question.context).ids
-        answer = encode(question.answers[0].text).ids.tolist() if question.answers else None
-        room = 24 - 3 - len(query)
-        starts = range(0, max(len(context) - room, 0) + 6, 6)
-        sizes.append(len(starts))
-        for start in starts:
-            part = context[start : start + room].tolist()
-            place = next((i for i in range(len(part)) if answer == part[i : i + len(answer or ())]), None)
-            first = 0 if place is None else len(query) + 2 + place
-            ids = [vocabulary.cls_id, *query, vocabulary.sep_id, *part, vocabulary.sep_id]
-            expected["input_ids"].append(ids)
-            expected["token_type_ids"].append([0] * (len(query) + 2) + [1] * (len(part) + 1))
-            expected["start_positions"].append(first)
-            expected["end_positions"].append(first + len(answer) - 1 if first else 0)
-    fields = data.fields()
-    assert max(sizes) > 2 and any(expected["start_positions"]) and not all(expected["start_positions"])
-    for name in ("input_ids", "token_type_ids"):
-        found, lengths = fields[name]
-        assert found.tolist() == [each for row in expected[name] for each in row] and found.dtype == np.int32
-        assert lengths.tolist() == [len(row) for row in expected[name]]
-    for name in ("start_positions", "end_positions"):
-        assert fields[name].tolist() == expected[name] and fields[name].dtype == np.int32
-    report = data.report()
-    assert (report["windows"], report["answers_in_no_window"]) == (sum(sizes), 0)
 
 
 def test_answers_outside_all_windows_and_windows_without_overlap_are_counted(tmp_path, caplog):

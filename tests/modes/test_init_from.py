@@ -11,9 +11,7 @@ import pytest
 from bertjax.modes import lost_weights
 from bertjax.runs.checkpoints import restore_params
 from tests import published, tiny
-from tests.experiments import test_translation as translations
 from tests.experiments.commands import done, flags, metrics_of
-from tests.random_params import random_params
 
 UPDATES = {
     "num_steps": 4,
@@ -183,31 +181,6 @@ def test_a_vocabulary_without_weights(tmp_path):
     values = {**UPDATES, **ROWS, **rows, "data.vocab_file": tmp_path / "vocabulary" / "vocab.txt"}
     values |= {"model.num_layers": 1, "model.hidden_size": 16, "model.num_heads": 2}
     check_resumes(command_of("classification.py:tiny", values), tmp_path, tmp_path / "vocabulary")
-
-
-TRANSLATION = {**UPDATES, "data.seq_len": 16, "num_scored": 4, "metrics": ("bleu",)}
-
-
-def translation_values(folder):
-    values = translations.values_of(folder / "rows")
-    return {**TRANSLATION, **{key: value for key, value in values.items() if key in ("data.source", "data.target")}}
-
-
-@pytest.mark.slow
-def test_translation_from_a_published_folder(tmp_path):
-    """Which determines how to decode, unless the command line does."""
-    options = {"num_beams": 3, "block_ngrams": 2, "max_length": 9}
-    overrides = {"model__norm": "post", **{f"decoding__{key}": value for key, value in options.items()}}
-    task = translations.task_of(tmp_path / "made", **overrides)
-    task.export(random_params(task.init), tmp_path / "marian")
-    values = {**translation_values(tmp_path), "init_from": tmp_path / "marian", "decoding.block_ngrams": 4}
-    command = command_of("translation.py", values)
-    check_resumes(command, tmp_path, tmp_path / "marian")
-    decoding = json.loads((tmp_path / "copy" / "config.json").read_text())["decoding"]
-    assert (decoding["num_beams"], decoding["block_ngrams"], decoding["max_length"]) == (3, 4, 9)
-    # The value of the config file, which the published one has replaced.
-    outcome = tiny.run_on_one(*command, "--config.decoding.num_beams=4", f"--workdir={tmp_path / 'copy'}")
-    assert "decoding.num_beams: 3 before, 4 now" in outcome.error
 
 
 # What a run's folder keeps.

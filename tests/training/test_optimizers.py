@@ -274,10 +274,6 @@ def test_runs_that_differ_in_rates_share_a_program():
     assert programs[0] == programs[1]
 
 
-def test_path_names():
-    assert jax.tree.leaves(path_names({"a": {"b": jnp.ones(1)}, "c": [jnp.ones(1)]})) == ["a/b", "c/0"]
-
-
 # Tests of layer_decay and frozen_layers.
 
 

@@ -307,10 +307,6 @@ def test_the_command(monkeypatch, tmp_path):
     assert handlers != [default] and signal.getsignal(signal.SIGTERM) == default
 
 
-def test_the_command_without_a_topology():
-    tiny.check_message(tiny.run(*command()).error, "--topology", "none", "v5e:16x16", "SHAPE")
-
-
 def test_values_that_are_not_set_yet():
     tree = config_file.get_config("tiny,phase2")
     tree.update_from_flattened_dict({**VALUES, "data.seq_len": 48, "masking.max_predictions": 8})

@@ -58,13 +58,6 @@ def test_a_reference_is_shown_if_the_article_has_one():
     assert len(found.texts["section"]) == 3
 
 
-def test_what_is_written_is_text_alone():
-    text = "".join(page([{**RECORD, "reference": [EVIL]}], "extract"))
-    assert "<script" not in text and "<b>" not in text and "<a>" not in text
-    assert not re.search(r"https?:|src=|url\(|@import|\son\w+=", text)  # no requests, no scripts
-    assert '<meta charset="utf-8">' in text
-
-
 def test_a_bad_input_is_its_error():
     assert "of wrong <kind>" in read(RECORD, {"error": "of wrong <kind>"}).texts["section"][1]
 

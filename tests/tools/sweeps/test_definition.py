@@ -23,11 +23,6 @@ def test_a_file_becomes_a_sweep(tmp_path):
     assert sweep.stage("task").init_from == "pretrain"
 
 
-def test_the_sweeps_of_the_package_are_found_from_any_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert definition.load("configs/sweeps/bertsum.py:tiny").base
-
-
 def test_the_variant_is_passed_to_get_sweep(tmp_path):
     (tmp_path / "sweep.py").write_text("def get_sweep(variant=''):\n    raise ValueError(f'no {variant} here')\n")
     with pytest.raises(UserError, match=r"--sweep=.*sweep.py:big: got ValueError: no big here"):

@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -202,20 +201,6 @@ def test_every_config_passes_the_checks_of_a_run(spec, tmp_path, no_fingerprint)
     assert re.fullmatch(rf"\d+ runs of {rows} rows", listed[-1])
     assert all(line.startswith("new ") for line in listed[:-1])
     assert not workdir.exists()
-
-
-@pytest.mark.parametrize("spec", ["recurrent_attention:tiny"])
-def test_the_launcher_accepts_the_commands(spec, tmp_path, no_fingerprint):
-    name = spec.partition(":")[0]
-    arguments = [f"--sweep=configs/sweeps/{name}.py:tiny", f"--workdir={tmp_path}", "--seeds=1", "--print_commands"]
-    outcome = tiny.run(*arguments)
-    assert outcome.status is None, outcome.status
-    commands = [shlex.split(line) for line in outcome.stdout.splitlines()]
-    assert [command[:2] for command in commands] == [["python", "launch.py"]] * 5
-    assert commands[1][2] == "--config=configs/translation.py:rnn,dates"
-    assert "--config.model.attention=none" in commands[1]
-    assert commands[1][-2:] == ["--config.seed=1", f"--workdir={tmp_path}/runs/recurrent-none-train-seed1"]
-    assert launch._load(commands[1][2:-1])["num_steps"] == 600
 
 
 @pytest.mark.parametrize("spec", NAMES)
