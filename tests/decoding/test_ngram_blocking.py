@@ -43,10 +43,6 @@ def repeats_at_end(words, n):
     return bool(grams) and grams[-1] in grams[:-1]
 
 
-def test_the_example_of_the_docstring():
-    assert runs_of([7, 8, 9, 7, 8])[0][0, 0, :5].tolist() == [0, 0, 2, 0, 0]
-
-
 @pytest.mark.parametrize("n", [1, 2, 3])
 @settings(max_examples=20, phases=[Phase.generate])
 @given(ids=st.lists(st.integers(0, VOCABULARY - 1), max_size=LENGTH - 1))
@@ -66,16 +62,3 @@ def test_tokens_that_would_repeat_are_banned(n, ids):
 def test_repeated_words(n, ids):
     ours = repeats(*runs_of(ids), n, CONTINUES)
     assert bool(ours[0, 0]) == repeats_at_end(words_of(ids, CONTINUES), n)
-
-
-@pytest.mark.parametrize(
-    ("ids", "expected"),
-    [
-        ([0, 2, 1, 0, 2], True),  # "a##c" "b" "a##c"
-        ([0, 2, 1, 0], False),  # "a##c" "b" "a"
-        ([0, 1, 0, 2], False),  # "a" "b" "a##c"
-        ([0, 2, 3, 0, 2], False),  # "a##c##d" "a##c"
-    ],
-)
-def test_words_are_compared_with_all_their_pieces(ids, expected):
-    assert bool(repeats(*runs_of(ids), 1, CONTINUES)[0, 0]) is expected

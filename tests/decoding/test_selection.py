@@ -41,11 +41,6 @@ def test_equal_scores_are_ordered_as_in_the_article():
     assert select(scores, ["x y"] * 40, config(num_sentences=40)).chosen == tuple(range(40))
 
 
-def test_order_by_score_or_document():
-    assert select(SCORES[::-1], SENTENCES, config(order="score")).chosen == (5, 4, 1)
-    assert select(SCORES[::-1], SENTENCES, config(order="document")).chosen == (1, 4, 5)
-
-
 def test_shorter_sentences_fill_the_word_budget():
     chosen, refused = select(SCORES, SENTENCES, config(word_budget=6, block_ngrams=0))
     assert chosen == (0, 2)

@@ -23,11 +23,6 @@ BERT = Path(__file__).parents[1] / "parity/golden/bert_erf"
 
 
 @pytest.mark.parametrize("name", families.ENCODERS)
-def test_a_record_has_the_name_of_its_module(name):
-    assert families.find(name).name == name
-
-
-@pytest.mark.parametrize("name", families.ENCODERS)
 def test_a_record_decides_on_structures_that_few_families_have(name):
     own = {"albert": {"layer_groups"}, "deberta-v2": {"convolution_size"}, "eurobert": {"num_key_value_heads"}}
     rare = {"relative_positions", "convolution_size", "layer_groups", "num_key_value_heads", "masked_lm_head"}

@@ -318,14 +318,3 @@ def test_pickled_weights_are_read_if_there_are_no_others(tmp_path, tensors, para
     assert read == ["pytorch_model.bin"]
     huggingface.load(write(tmp_path, tensors), SHAPES)
     assert read == ["pytorch_model.bin"]
-
-
-def test_pickled_shards(tmp_path, tensors, params, torch_reader):
-    read, files = torch_reader
-    for i in range(2):
-        names = sorted(tensors)[i::2]
-        files[f"pytorch_model-{i}.bin"] = {name: tensors[name] for name in names}
-    weight_map = {name: file for file, some in files.items() for name in some}
-    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    assert_equal(huggingface.load(tmp_path, SHAPES)[0], params)
-    assert read == ["pytorch_model-0.bin", "pytorch_model-1.bin"]

@@ -188,8 +188,8 @@ def test_unsupported_models_are_refused(tmp_path, changes, message):
         {"global_every": 7, "norm_eps": 1e-3, "initializer_range": 0.5},
     ],
 )
-@pytest.mark.parametrize("architecture", ["BertModel", "BertForMaskedLM"])
-def test_save_and_load_round_trip(tmp_path, architecture, changes):
+def test_save_and_load_round_trip(tmp_path, changes):
+    architecture = "BertForMaskedLM"
     config = dataclasses.replace(CONFIG, **changes)
     params = params_of(architecture, config)
     huggingface.save(tmp_path, params, config, architecture, family="modernbert")

@@ -115,12 +115,6 @@ def test_unused_tensors_of_a_scorer_are_reported():
     assert report == ((), ("bert.pooler.dense.bias", "bert.pooler.dense.weight"))
 
 
-def test_files_made_by_hand_equal_golden_files(tmp_path):
-    path = write(tmp_path, tensors("transformer"), options(ext_heads=4))
-    assert open_weights(path).fields == open_weights(GOLDEN / "transformer.pt").fields
-    assert_equal(load(path, like("transformer")), load(GOLDEN / "transformer.pt", like("transformer")))
-
-
 @pytest.mark.parametrize(
     ("opt", "expected"),
     [
@@ -311,10 +305,6 @@ def test_round_trip(tmp_path, scorer, family):
     assert set(huggingface.read_tensors(tmp_path)) == renamed
 
 
-def test_other_folders_have_no_scorer():
-    assert presumm.read_head({}, Path()) == {}
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -367,11 +357,6 @@ def fresh(model):
     ids = np.zeros((1, 1), np.int32)
     inputs = BertInputs(ids, ids, ids, cls_positions=ids)
     return random_params(functools.partial(model.init, deterministic=True), inputs, ids)["params"]
-
-
-def test_a_warm_start_from_a_checkpoint():
-    model, params = read(GOLDEN / "rnn.pt")
-    assert_equal(pretrained.warm_start(fresh(model), open_weights(GOLDEN / "rnn.pt")), params)
 
 
 @pytest.mark.parametrize("how", ["repeat_last", "tile"])

@@ -113,16 +113,6 @@ def test_attention_is_chunked_only_on_one_cpu(monkeypatch, devices, chunked):
         assert ("scan" in str(jax.make_jaxpr(output)(init(attention()), *inputs()))) == chunked
 
 
-def test_row_without_keys_has_finite_output_and_gradient():
-    x, source, mask = inputs(batch=4)
-    mask[1] = False
-    module = attention(num_heads=6)
-    value_and_gradient = jax.jit(jax.value_and_grad(functools.partial(loss, module), (0, 1, 2)))(
-        init(module), x, source, mask
-    )
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(value_and_gradient))
-
-
 def test_returned_weights_have_no_dropout():
     module = attention(dropout=0.5)
     still, weights = run(attention(), *inputs())

@@ -178,14 +178,6 @@ def test_scores_do_not_depend_on_the_batch(case):
     np.testing.assert_allclose(apart[MASK[1:, :3]], together[1:, :3][MASK[1:, :3]], atol=2e-5)
 
 
-def test_published_lstm_scores_depend_on_the_padding():
-    """`rnn_compat` reproduces this dependence of BertSum's code."""
-    sentences, wider = random_sentences()[1:2, :1], random_sentences()[1:2]
-    one = score("rnn_compat", init("rnn_compat"), sentences, np.ones((1, 1), np.int32))
-    four = score("rnn_compat", init("rnn_compat"), wider, SENTENCE_MASK[1:2])
-    assert abs(one[0, 0] - four[0, 0]) > 1e-3
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_rows_of_padding_have_finite_gradients(case):
     _, gradient = run_with_gradient(make(case), init(case), jax.tree.map(np.zeros_like, batch()))

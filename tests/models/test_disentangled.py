@@ -15,7 +15,7 @@ from bertjax.models.attention.inputs import AttentionInputs
 from bertjax.models.attention.mask import make_mask
 from bertjax.models.attention.xla import xla
 from bertjax.models.bert import Bert
-from tests.models.test_modern import BERT, alone, of_lengths, params_of, run
+from tests.models.test_modern import BERT, of_lengths, params_of, run
 
 CONFIG = dataclasses.replace(
     BERT,
@@ -67,15 +67,6 @@ def test_all_forms_of_attention_equal_the_formula(monkeypatch, terms):
         np.testing.assert_allclose(output, formula(distances, *qkv, *tables), atol=1e-5)
     for gradients in found.values():
         jax.tree.map(functools.partial(np.testing.assert_allclose, atol=3e-5), gradients, found[xla])
-
-
-def test_packed_rows_equal_single_rows():
-    """The convolution reads no other instance."""
-    inputs = of_lengths(12, 110, 75, size=210)
-    packed = run(CONFIG, inputs)
-    for number in (1, 2, 3):
-        single, inside = alone(inputs, number)
-        np.testing.assert_allclose(packed[:, inside], run(CONFIG, single), atol=1e-5)
 
 
 @pytest.mark.parametrize("convolution_size", [0, 3])

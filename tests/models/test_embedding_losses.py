@@ -85,24 +85,6 @@ def test_more_similar_documents_than_the_positive_are_no_negatives():
     )
 
 
-def test_losses_of_pairs_with_scores():
-    x, scores = vectors(2), np.array([0.1, 0.9, 0.5, 0.5, 0.2])
-    cosines = np.einsum("iD,iD->i", unit(x)[:, 0], unit(x)[:, 1])
-    np.testing.assert_allclose(found("cosine", x, texts(2, scores)), np.mean((cosines - scores) ** 2), rtol=1e-5)
-    lower = [SCALE * (cosines[i] - cosines[j]) for i in range(B) for j in range(B) if scores[i] < scores[j]]
-    np.testing.assert_allclose(found("cosent", x, texts(2, scores)), log_sum(np.array([0, *lower])), rtol=1e-5)
-
-
-def test_losses_of_negatives():
-    x, scores = vectors(3), np.random.default_rng(9).random((B, 2))
-    distances = np.linalg.norm(x[:, :1] - x[:, 1:], axis=-1)
-    expected = np.mean(np.maximum(distances[:, 0] - distances[:, 1] + 3.0, 0))
-    np.testing.assert_allclose(found("triplet", x, texts(3), triplet_margin=3.0), expected, rtol=1e-5)
-    products = np.einsum("iD,itD->it", x[:, 0], x[:, 1:])
-    errors = (products[:, 0] - products[:, 1]) - (scores[:, 0] - scores[:, 1])
-    np.testing.assert_allclose(found("margin", x, texts(3, scores)), np.mean(errors**2), rtol=1e-5)
-
-
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_examples_that_fill_a_batch_change_nothing(name):
     x, scores = vectors(3), np.random.default_rng(3).random((B, 2))

@@ -95,19 +95,6 @@ def test_later_target_tokens_do_not_change_earlier_logits(changes):
         np.testing.assert_array_equal(changed[1], logits[1])
 
 
-def test_padding_and_the_future_get_no_weight():
-    output = run(CONFIG, make(CONFIG), weights=True)
-    weights = (output.encoder_attention, output.decoder_attention, output.cross_attention)
-    encoder, decoder, cross = (np.asarray(each) for each in weights)
-    assert [each.shape for each in weights] == [(1, 2, 2, 6, 6), (2, 2, 2, 5, 5), (2, 2, 2, 5, 6)]
-    for each in (encoder, decoder, cross):
-        np.testing.assert_allclose(each.sum(-1), 1, atol=1e-5)
-    assert not encoder[:, 1, :, :, 4:].any() and not cross[:, 1, :, :, 4:].any()
-    future = np.triu(np.ones((5, 5), bool), 1)
-    assert not decoder[..., future].any() and not decoder[:, 1, :, :, 3:].any()
-    assert (encoder[:, 0] > 0).all() and (cross[:, 0] > 0).all() and (decoder[:, 0][..., ~future] > 0).all()
-
-
 @pytest.mark.parametrize("changes", [{}, PRE, OF_BART, OF_T5])
 def test_packed_rows_equal_separate_rows(changes):
     config = config_of(**changes)
@@ -140,16 +127,6 @@ def test_packed_rows_equal_separate_rows(changes):
 def test_steps_equal_the_whole(changes):
     config = config_of(**changes)
     check_steps(EncoderDecoder(config), make(config), SOURCE, SOURCE_SEGMENTS, config.target_vocab_size, num_beams=3)
-
-
-def test_the_embeddings_are_scaled_and_then_added_to_the_positions():
-    config = config_of(**PRE)
-    params = make(config)
-    plain = {**params, "source_embeddings": params["source_embeddings"] * np.float32(12**0.5)}
-    plain["target_embeddings"] = params["target_embeddings"] * np.float32(12**0.5)
-    expected = run(dataclasses.replace(config, scale_embeddings=False), plain).logits
-    np.testing.assert_allclose(run(config, params).logits, expected, atol=1e-5)
-    assert not np.allclose(run(config, plain).logits, expected, atol=1e-2)
 
 
 def test_parameters_of_learned_positions_and_small_keys():

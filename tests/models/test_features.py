@@ -5,8 +5,6 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.models import heads
-from bertjax.models.bert import Bert, BertInputs
-from tests import published
 
 HIDDEN = np.float32([[[1.0, -2.0], [3.0, -4.0], [9.0, 9.0]], [[5.0, 6.0], [7.0, 7.0], [8.0, 8.0]]])
 SEGMENTS = np.array([[1, 1, 0], [1, 0, 0]])
@@ -85,27 +83,6 @@ def test_pool_spans_is_the_mean_over_each_span(dtype):
     found = jax.jit(heads.pool_spans)(HIDDEN.astype(dtype), starts, lengths)
     assert found.dtype == jnp.float32
     assert found.tolist() == [[[2, -3], [9, 9]], [[7, 7], [0, 0]]]
-
-
-@pytest.mark.parametrize("mixing", ["concatenation", "weighted"])
-def test_features_of_bert(mixing):
-    ids = np.array([[2, 6, 7, 3, 0], [2, 8, 9, 10, 3]])
-    inputs = BertInputs(ids, ids % 2, (ids != 0).astype(np.int32))
-    variables = {"params": {"bert": published.params()}}
-    if mixing == "weighted":  # equals the sum
-        variables["params"]["mix"] = {"weights": np.zeros(2, np.float32), "gamma": np.float32(2)}
-
-    @jax.jit
-    def found_and_layers(variables):
-        bert = Bert(published.CONFIG, pooler_activation="tanh")
-        options = {"deterministic": True, "return_attention": False, "return_layers": True}
-        layers = bert.apply({"params": variables["params"]["bert"]}, inputs, **options).layers
-        features = heads.BertFeatures(published.CONFIG, (1, -1), mixing)
-        return features.apply(variables, inputs, deterministic=True), layers
-
-    found, layers = map(np.asarray, found_and_layers(variables))
-    expected = np.concatenate([layers[1], layers[4]], axis=-1) if mixing == "concatenation" else layers[1] + layers[4]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_layers_out_of_range():

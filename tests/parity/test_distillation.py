@@ -1,14 +1,12 @@
 """Teachers of other families: their hidden states are those of transformers."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 import transformers
 
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
-from bertjax.models import distillation as terms
 from bertjax.training import loop
 from tests import tiny
 from tests.experiments.commands import NO_DROPOUT, sizes, tree_of
@@ -63,15 +61,3 @@ def test_a_bert_of_another_width_learns_from_any_family(tmp_path, name):
     np.testing.assert_allclose(np.asarray(batch["teacher_logits"])[has_label], logits[has_label], atol=2e-5)
     sums, _ = jax.jit(lambda params: ready.task.loss(params, batch, None))(trainer.fresh().params)
     assert all(np.isfinite(total) and total > 0 for total in sums.values())
-
-
-def test_terms_are_those_of_distilbert():
-    """`distiller.py` of transformers' distillation project: its losses of logits and of the last hidden states."""
-    rng = np.random.default_rng(0)
-    teacher, student = (jnp.array(rng.normal(size=(2, 3, 17)), jnp.float32) for _ in range(2))
-    logits = [torch.tensor(np.array(array).reshape(-1, 17)) / 2.0 for array in (student, teacher)]
-    divergence = torch.nn.KLDivLoss(reduction="batchmean")
-    expected = divergence(torch.log_softmax(logits[0], -1), torch.softmax(logits[1], -1)) * 2.0**2
-    assert float(terms.divergence(teacher, student, 2.0).mean()) == pytest.approx(float(expected), rel=1e-5)
-    cosine = torch.nn.CosineEmbeddingLoss(reduction="mean")(*logits, torch.ones(6))
-    assert float(terms.cosine_distance(teacher, student).mean()) == pytest.approx(float(cosine), rel=1e-5)

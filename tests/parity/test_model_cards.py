@@ -75,8 +75,6 @@ def scores(model, names):
 CASES = {
     "bert, masks": ("bert_pretraining.py", write_encoder("bert", "words"), masks),
     "bert, classes": ("classification.py", write_encoder("bert", "classes"), probabilities),
-    "modernbert, masks": ("bert_pretraining.py", write_encoder("modernbert", "words"), masks),
-    "modernbert, classes": ("classification.py", write_encoder("modernbert", "classes"), probabilities),
     "vectors": ("features.py:sentence", write_kind("bi-encoder", query=""), vectors),
     "vectors of documents": (
         "features.py:sentence",

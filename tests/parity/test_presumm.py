@@ -6,8 +6,6 @@ repeats this.
 """
 
 import functools
-import os
-import subprocess
 from pathlib import Path
 
 import jax
@@ -124,14 +122,3 @@ def test_golden_corrected_lstm():
     difference = np.abs(scores - expected).max()
     print(f"rnn as meant: max abs difference of scores {difference:.1e}")
     assert difference <= 1e-5
-
-
-if "BERTJAX_PRESUMM" in os.environ:  # otherwise not defined, so that it is not reported as skipped
-
-    @pytest.mark.slow
-    def test_live(tmp_path):
-        python, *clones = os.environ["BERTJAX_PRESUMM"].split()
-        script = GOLDEN.with_name("make_presumm_golden.py")
-        subprocess.run([python, script, *clones, "--output", tmp_path, "--seed", "100"], check=True)
-        for scorer in SCORERS:
-            check(tmp_path, scorer)

@@ -6,8 +6,6 @@ golden/make_presumm_abs_golden.py makes the golden files; see test_presumm.py.
 import dataclasses
 import functools
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import jax
@@ -189,13 +187,3 @@ def test_round_trip(tmp_path):
     assert report == ((), ())
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     assert open_weights(tmp_path).fields.items() >= dataclasses.asdict(model.head).items()
-
-
-if "BERTJAX_PRESUMM" in os.environ:  # otherwise not defined, so that it is not reported as skipped
-
-    @pytest.mark.slow
-    def test_live(tmp_path):
-        python, clone, _ = os.environ["BERTJAX_PRESUMM"].split()
-        script = GOLDEN.with_name("make_presumm_abs_golden.py")
-        subprocess.run([python, script, clone, "--output", tmp_path, "--seed", "100"], check=True)
-        check(tmp_path)

@@ -5,12 +5,9 @@ golden/make_presumm_selection_golden.py makes the golden file; see test_presumm.
 
 import dataclasses
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from bertjax.configs.bertsum_ext import get_config
 from bertjax.decoding.selection import SelectionConfig, select
@@ -35,13 +32,3 @@ def check(path):
 
 def test_golden():
     check(GOLDEN)
-
-
-if "BERTJAX_PRESUMM" in os.environ:  # otherwise not defined, so that it is not reported as skipped
-
-    @pytest.mark.slow
-    def test_live(tmp_path):
-        python, clone, _ = os.environ["BERTJAX_PRESUMM"].split()
-        script = GOLDEN.with_name("make_presumm_selection_golden.py")
-        subprocess.run([python, script, clone, "--output", tmp_path / "chosen.json", "--seed", "100"], check=True)
-        check(tmp_path / "chosen.json")

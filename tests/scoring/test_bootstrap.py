@@ -2,30 +2,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.scoring.bootstrap import RESAMPLES, compare, interval, resampled_means
-
-
-def perl_draws(seed, size):
-    """The draws of drand48, computed step by step."""
-    state = (seed << 16) + 0x330E
-    for _ in range(size):
-        state = (0x5DEECE66D * state + 0xB) % 2**48
-        yield int(size * (state / 2**48))
-
-
-@pytest.mark.parametrize("size", [1, 7, 300])
-def test_draws_match_perl(size):
-    figures = np.eye(size)
-    means = resampled_means(figures)
-    assert means.shape == (RESAMPLES, size)
-    for seed in (0, 1, 999):
-        counts = np.bincount(list(perl_draws(seed, size)), minlength=size)
-        np.testing.assert_allclose(means[seed] * size, counts, atol=1e-9)
-
-
-def test_the_interval_excludes_25_of_1000_on_each_side():
-    low, high, middle = interval(np.arange(1000.0)[::-1])
-    assert (low, high, middle) == (25.0, 974.0, 499.5)
+from bertjax.scoring.bootstrap import RESAMPLES, compare, resampled_means
 
 
 def test_comparison():

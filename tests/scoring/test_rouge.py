@@ -112,16 +112,6 @@ def test_golden_of_googles_package(golden):
             np.testing.assert_allclose(scores[name], expected, rtol=0, atol=1e-8, err_msg=name)
 
 
-def test_a_worked_example():
-    figures = rouge([["police kill the gunman"]], [["police killed the gunman"]], PLAIN)
-    # 3 of 4 words; the bigram "the gunman"; the subsequence "police the gunman".
-    for name, value in (("rouge1", 75.0), ("rouge2", 100 / 3), ("rougeL", 75.0), ("rougeLsum", 75.0)):
-        for part in ("", "_precision", "_recall"):
-            assert figures[name + part] == pytest.approx(value, abs=PRINTED)
-    assert list(figures) == [metric + part for metric in METRICS for part in ("", "_precision", "_recall")]
-    assert rouge([["police kill the gunman"]], [["police killed the gunman"]], STEMMED)["rouge2"] == 100
-
-
 @pytest.mark.parametrize(
     ("references", "rouge1", "rouge2"),
     [
@@ -149,32 +139,7 @@ def test_the_best_reference_of_googles_package_has_the_highest_f1():
     assert rouge([["a b c d"]], [[["a"], ["a b c e f"]]], config)["rouge1"] == pytest.approx(100 * 2 * 3 / 9)
 
 
-def test_summary_level_rouge_l_uses_the_union_of_subsequences():
-    # Lin (2004), section 3.2: one reference sentence, two candidate sentences; w1 w2 w3 w5 match, of 5 and 10 words.
-    figures = rouge([["w1 w2 w6 w7 w8", "w1 w3 w8 w9 w5"]], [["w1 w2 w3 w4 w5"]], PLAIN)
-    assert figures["rougeLsum_recall"] == 80.0
-    # Unlike in the article, each word of the candidate counts only once.
-    assert figures["rougeLsum_precision"] == 40.0
-    # As one sequence, the subsequence is w1 w2 w3 w5.
-    assert figures["rougeL"] == figures["rougeLsum"]
-    swapped = rouge([["c d", "a b"]], [["a b c d"]], PLAIN)
-    assert (swapped["rougeL"], swapped["rougeLsum"]) == (50.0, 100.0)
-
-
-def test_words_of_flavors():
-    assert set(f1(["State-of-the-art U.S. café!"], ["state of the ART", "u s caf"]).values()) == {100.0}
-    # Only Unicode's lower case turns the kelvin sign into the letter k. Other letters outside ASCII are no words.
-    assert f1(["5 \u212a"], ["5 k"])["rouge1"] == pytest.approx(200 / 3, abs=PRINTED)
-    assert f1(["5 \u212a"], ["5 k"], GOOGLE)["rouge1"] == 100
-    assert f1(["東京"], ["東京"])["rouge1"] == 0
-
-
-def test_stems_of_flavors():
-    # Irregular forms, which only ROUGE-1.5.5 has, and a word with different stems in the two algorithms.
-    assert f1(["children went"], ["child go"], STEMMED)["rouge1"] == 100
-    assert f1(["children went"], ["child go"], GOOGLE)["rouge1"] == 0
-    assert f1(["hopping dogs"], ["hop dog"], GOOGLE)["rouge1"] == 100
-    # Words of three letters are not stemmed.
+def test_words_of_three_letters_are_not_stemmed():
     assert f1(["was his"], ["wa hi"], STEMMED)["rouge1"] == f1(["was his"], ["wa hi"], GOOGLE)["rouge1"] == 0
 
 

@@ -90,12 +90,6 @@ def test_real_questions_score_as_in_the_official_scripts(data_folder, golden):
     assert score_v2(predictions, references, null_scores) == same(golden["real"][v2])
 
 
-def test_the_versions_differ_for_answers_that_are_empty_after_normalization():
-    assert score_v1({"q": "The"}, {"q": ["a"]}) == {"exact_match": 100.0, "f1": 0.0}
-    figures = score_v2({"q": "The"}, {"q": ["a"]}, None)
-    assert (figures["exact"], figures["f1"], figures["HasAns_total"]) == (100.0, 100.0, 1)
-
-
 def test_predictions_for_other_questions_are_ignored():
     references, predictions, null_scores = {"a": ["x"], "b": []}, {"a": "x", "b": "x"}, {"a": 0.5, "b": 0.7}
     more, more_nulls = {"c": "x", **predictions, "d": ""}, {"c": 0.1, **null_scores, "d": 0.9}
@@ -112,14 +106,6 @@ def test_null_scores_above_the_threshold_predict_no_answer():
     ]
     assert exact == [50.0, 100.0, 100.0, 50.0]
     assert score_v2(predictions, references, null_scores)["exact"] == exact[-1]
-
-
-def test_answering_no_question_can_be_best():
-    figures = score_v2({"a": "red", "b": "x"}, {"a": [], "b": ["y"]}, {"a": -3.0, "b": -2.0})
-    assert {name: value for name, value in figures.items() if name.startswith("best")} == {
-        **{"best_exact": 50.0, "best_exact_thresh": 0.0},
-        **{"best_f1": 50.0, "best_f1_thresh": 0.0},
-    }
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,6 @@ def test_golden_scores(golden):
         assert tags.token_accuracy(predictions, references) == pytest.approx(case["token_accuracy"], abs=1e-12)
 
 
-def test_types_that_are_missing_on_one_side_score_0():
-    assert tags.score([["O"]], [["O"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
-    assert tags.score([["B-X"]], [["O"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
-    assert tags.score([["O"]], [["B-X"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "f1_X": 0.0}
-
-
 def test_characters_as_in_klue():
     """Values of seqeval 1.2.2 (average="macro", mode="strict", scheme=IOB2) and scikit-learn (zero_division=True)."""
     labels = ["B-PS", "I-PS", "B-LC", "I-LC", "B-TI", "I-TI", "O"]

@@ -19,7 +19,6 @@ from bertjax.data.codecs.labeled_text import (
     label_names,
     with_default_name,
 )
-from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
@@ -225,27 +224,6 @@ def test_glue_from_tfds(task):
     for row in train + valid:
         assert (row.second is None) == (task in ("cola", "sst2"))
         assert isinstance(row.label, float if task == "stsb" else str)
-
-
-# Of two classes, F1 is that of the second.
-CLASSES = {
-    "cola": ("unacceptable", "acceptable"),
-    "sst2": ("negative", "positive"),
-    "mrpc": ("not_equivalent", "equivalent"),
-    "stsb": (),
-    "qqp": ("not_duplicate", "duplicate"),
-    "mnli": ("entailment", "neutral", "contradiction"),
-    "qnli": ("entailment", "not_entailment"),
-    "rte": ("entailment", "not_entailment"),
-    "wnli": ("not_entailment", "entailment"),
-}
-
-
-@pytest.mark.parametrize("task", glue.TASKS)
-def test_glue_classes_from_tfds_keep_their_order(task):
-    source = glue.tfds(task)["source"]
-    with tfds.testing.mock_data(num_examples=1, policy=tfds.testing.MockPolicy.USE_CODE):
-        assert tables.class_names(source, "data.source", "label") == CLASSES[task]
 
 
 HEADERS = {

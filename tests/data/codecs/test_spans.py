@@ -1,12 +1,10 @@
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.codecs.questions.question_rows import QuestionCodec
-from bertjax.data.codecs.questions.questions import Answer, Question, QuestionsConfig, read_questions
+from bertjax.data.codecs.questions.questions import Answer, Question, QuestionsConfig
 from bertjax.data.codecs.questions.spans import (
     SpanConfig,
     best_answers,
@@ -16,7 +14,6 @@ from bertjax.data.codecs.questions.spans import (
     target,
     windows,
 )
-from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.templates import Template
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
@@ -254,27 +251,3 @@ def test_rows_without_room_for_the_context_are_an_error():
         config(seq_len=least).check_room(template)
         with pytest.raises(UserError, match=rf"config key data\.seq_len: got {least - 1}; expected at least {least}"):
             config(seq_len=least - 1).check_room(template)
-
-
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("squad_v11_xquad_en", {"exact": 169}),
-        ("covid_qa", {"exact": 31, "cut": 1, "long": 10}),
-        ("squad_v2_small", {"exact": 307, "long": 1}),
-    ],
-)
-def test_oracle_on_published_data(data_folder, name, counts):
-    tokenizer = WordPiece.from_file(data_folder / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True)
-    source = str(data_folder / name / "dev.json.gz")
-    found = {"exact": 0, "cut": 0, "long": 0}
-    questions = read_questions(source, "data.valid_source", BadRows("stop"), aligned=True)
-    for question in itertools.islice(questions, 1, None, 4):
-        answer = question.answers[0] if question.answers else None
-        expected = answer.text.strip() if answer else ""
-        text = recovered(question, tokenizer, null_answers=True)
-        # The annotator's text may begin or end inside a piece. The pieces then exceed it by less than a word.
-        is_cut = expected in text and len(text.split()) == len(expected.split())
-        is_long = len(tokenizer.encode_with_offsets(expected).ids) > 30
-        found["exact" if text == expected else "long" if is_long else "cut" if is_cut else "lost"] += 1
-    assert {key: count for key, count in found.items() if count} == counts

@@ -1,6 +1,5 @@
 """Prepared text with a byte-level BPE that is trained on it."""
 
-from bertjax.data.pretraining.corpus import Preparation
 from bertjax.data.text.library_encoders import LibraryEncoderTokenizer
 from tests.data.folders import read_whole
 
@@ -15,10 +14,3 @@ def test_the_sentences_of_a_document_are_encoded_as_in_its_text(make_config, pre
     documents = [ids.tolist() for name in ("train", "valid") for ids in read_whole(prepared.splits[name])]
     assert sorted(documents) == sorted(tokenizer.encode_batch(sorted(texts)))
     assert {tokenizer.decode(ids) for ids in documents} == texts
-
-
-def test_a_second_phase_finds_the_text(make_config, prepare, tmp_path):
-    first = prepare(make_config(**BYTES))
-    first.tokenizer.save(tmp_path / "run")
-    second = Preparation(make_config(**{**BYTES, "vocab_file": str(tmp_path / "run")}), tmp_path)
-    assert second.is_finished() and second.folder == first.folder

@@ -134,14 +134,6 @@ def test_instances_do_not_depend_on_other_documents(lengths, values, next_senten
     assert few.tobytes() == every[np.isin(every["document_a"], some)].tobytes()
 
 
-@settings(max_examples=40)
-@given(LENGTHS, SETTINGS, st.booleans(), st.booleans(), DRAWS)
-def test_no_two_instances_start_at_the_same_token(lengths, values, next_sentence, whole, draws):
-    config = dataclasses.replace(pairs(*values), next_sentence=next_sentence, whole_sentences=whole)
-    rows = instances_of(sentences(lengths), config, *draws)
-    assert len({(row["document_a"], row["start_a"]) for row in rows}) == len(rows)
-
-
 def test_the_size_of_parts_does_not_change_instances(monkeypatch):
     text = sentences([[3, 40, 5, 6, 7, 8]] * 50)
     expected = instances_of(text, pairs(16, 0.1, 0.5), 0, 0).tobytes()

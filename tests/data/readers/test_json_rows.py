@@ -15,11 +15,6 @@ def read(content, name="a.json", on_bad_row="stop", limit=1000):
     return list(bad_rows.sift(json_rows.read_objects(Path(name), limit))), bad_rows.count
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def test_a_repeated_key_is_an_error():
     lines = '{"a": 1}\n{"b": {"a": 1, "a": 2}}\n'
     with pytest.raises(RowError, match=r"a\.jsonl:2: got .*\(the key 'a' twice in an object"):

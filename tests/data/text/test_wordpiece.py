@@ -35,33 +35,6 @@ def pieces(ids):
     return [VOCAB[i] for i in ids]
 
 
-def test_the_longest_piece_comes_first():
-    first, second = make().encode_batch(["UNwantéd, running", "unaffable wantedly"])
-    assert make().encode("unaffable wantedly") == second
-    assert pieces(first) == ["un", "##want", "##ed", ",", "running"]
-    assert pieces(second) == ["un", "##aff", "##able", "[UNK]"]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("ah\u535a\u63a8zz", ["ah", "\u535a", "\u63a8", "zz"]),
-        ("한국어 カタカナ", ["한국어", "カタカナ"]),
-        ("a\u200bb\x00c\ufffdd\x85e", ["abcde"]),
-        ("a\u2028b\u3000c\td", ["a", "b", "c", "d"]),
-        ("$5+x", ["$", "5", "+", "x"]),
-        ("§5€", ["§", "5€"]),
-        ("ΟΔΟΣ ΟΔΟΣΑ", ["οδος", "οδοσα"]),
-        ("\ue000x", ["\ue000x"]),
-        ("\U0002b91f\U0002b920", ["\U0002b91f", "\U0002b920"]),
-        ("", []),
-    ],
-)
-def test_words(text, words):
-    decomposed = [unicodedata.normalize("NFD", word) for word in words]
-    assert make(lowercase=True).words(text) == decomposed
-
-
 def test_separate_punctuation_changes_nothing_else():
     text = "It's  Où\u200d\tU.S.,東京 €5"
     assert separate_punctuation(text).split() == ["It", "'", "s", "Où\u200d", "U", ".", "S", ".", ",", "東京", "€5"]
@@ -141,15 +114,6 @@ def test_offsets_agree_with_encode_batch_and_with_the_text(text, lowercase, stri
         assert index in covered or not normalize(char, tokenizer.chain).strip()
 
 
-def test_encode_words_does_not_normalize():
-    ids = make().encode_batch(["unwanted", ",", "\u200b", "a-a", "é"])
-    assert list(map(pieces, ids)) == [["un", "##want", "##ed"], [","], [], ["a", "[UNK]", "a"], ["e"]]
-
-
-def test_special_tokens_in_text_are_ordinary_text():
-    assert list(map(pieces, make().encode_batch(["[MASK]", "[SEP]"]))) == [["[", "mask", "]"], ["[", "[UNK]", "]"]]
-
-
 def test_encode_with_masks():
     tokenizer = make()
     ids = tokenizer.encode_with_masks("a [MASK], un[MASK]a [mask]")
@@ -157,17 +121,6 @@ def test_encode_with_masks():
     assert pieces(tokenizer.encode_with_masks("[MASK][MASK]")) == ["[MASK]", "[MASK]"]
     assert pieces(tokenizer.encode_with_masks("a")) == ["a"]
     assert tokenizer.encode_with_masks("") == []
-
-
-def test_words_over_200_characters_are_unknown():
-    first, second = make().encode_batch(["a" * 200, "a" * 201])
-    assert pieces(first) == ["a"] + ["##a"] * 199
-    assert pieces(second) == ["[UNK]"]
-
-
-def test_lone_surrogates_are_unknown():
-    (ids,) = make().encode_batch(["a a\ud800 \udfff a"])
-    assert pieces(ids) == ["a", "[UNK]", "[UNK]", "a"]
 
 
 def test_attributes_and_pickle():

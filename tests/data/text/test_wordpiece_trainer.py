@@ -17,17 +17,6 @@ def trained(counts, vocab_size=PLENTY):
     return vocab[5:]
 
 
-def test_worked_example():
-    # Pairs: ##u ##g 20, p ##u 17, ##u ##n 16, h ##u 15, ##g ##s 5, b ##u 4. After ##u ##g: ##u ##n 16, then
-    # h ##ug 15, p ##un 12, and of the two pairs seen 5 times "hug ##s" before "p ##ug"; last b ##un 4.
-    counts = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
-    assert trained(counts) == [
-        *"bghnpsu",
-        *["##g", "##n", "##s", "##u"],
-        *["##ug", "##un", "hug", "pun", "hugs", "pug", "bun"],
-    ]
-
-
 def test_characters_beyond_the_limit_are_omitted():
     chars = [chr(0x4E00 + i) for i in range(ALPHABET_LIMIT + 5)]
     counts = dict.fromkeys(chars, 2) | {chars[-1] + chars[0]: 9, chars[-2] + chars[0]: 1}

@@ -129,8 +129,6 @@ ATTACKS = {
         + text("mkdir") + b"\x86R" + text(p) + b"\x85R.",
         r"__builtin__\.getattr",
     ),
-    "INST": (lambda p: b"(" + text(p) + b"ios\nmkdir\n.", "opcode INST 'os mkdir'"),
-    "OBJ": (lambda p: b"(" + name("os.mkdir") + text(p) + b"o.", r"os\.mkdir"),
     "nested pickle": (lambda p: dumped(Call(pickle.loads, dumped(Call(os.mkdir, p))), 4), r"_pickle\.loads"),
     "a value of an OrderedDict": (
         lambda p: name("collections.OrderedDict") + b")R" + text("a") + dumped(Call(os.mkdir, p))[2:-1] + b"s.",
@@ -164,16 +162,11 @@ TORCH_ATTACKS = {
     "a module": (name("torch.nn.modules.linear.Linear") + b")\x81", r"torch\.nn\.modules\.linear\.Linear"),
     "source of a module": (b"(" + text("module") + text("code") + b"tQ", r"persistent id \(module, code\)"),
     "another persistent id": (b"K\x05Q", "persistent id int"),
-    "persistent id as text": (b"Pos.system\n", "opcode PERSID 'os.system'"),
     "a function as a storage": (
         b"(" + text("storage") + name("torch._utils._rebuild_parameter") + text("0") + text("cpu") + b"K\x06tQ",
         r"persistent id \(storage, Function, 0, cpu, 6\)",
     ),
     "a call of a storage": (name("torch.FloatStorage") + b")R", "a call of _StorageType"),
-    "attributes of a function": (
-        name("torch._utils._rebuild_parameter") + b"}" + text("__code__") + b"K\x01sb",
-        "attributes for a value of type Function",
-    ),
     "fields of an array": (tensor() + b"}" + text("__class__") + b"K\x01sb", "attributes for a value of type ndarray"),
     "attributes of a storage": (storage() + b"}b", "attributes for a value of type _Storage"),
     "sparse tensors": (name("torch._utils._rebuild_sparse_tensor"), r"torch\._utils\._rebuild_sparse_tensor"),
