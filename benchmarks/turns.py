@@ -136,10 +136,7 @@ def message(error: Exception) -> str:
 
 
 def compile_ahead(
-    task: TrainingTask,
-    settings: TrainingConfig,
-    cache: Path,
-    spec: Mapping[str, jax.ShapeDtypeStruct] | None = None,
+    task: TrainingTask, settings: TrainingConfig, cache: Path, spec: Mapping[str, jax.ShapeDtypeStruct] | None = None
 ) -> float:
     """Compiles the initialization and the update on the first device. Returns the seconds.
 

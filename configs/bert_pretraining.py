@@ -73,13 +73,7 @@ _NOISE = {
         "distribution": "uniform",
         "loss_weight": "inverse_rate",
     },
-    "gpt_bert": {
-        "rate": 0.3,
-        "final_rate": 0.15,
-        "valid_rate": 0.15,
-        "predict_at": "previous",
-        "causal_share": 1 / 16,
-    },
+    "gpt_bert": {"rate": 0.3, "final_rate": 0.15, "valid_rate": 0.15, "predict_at": "previous", "causal_share": 1 / 16},
 }
 
 

@@ -30,11 +30,7 @@ from ml_collections import ConfigDict
 from bertjax.configs import parts
 
 # model: layers of each side, width, heads, feed-forward size, dropout
-_TRANSFORMERS = {
-    "tiny": (4, 128, 4, 256, 0.3),
-    "base": (6, 512, 8, 2048, 0.1),
-    "big": (6, 1024, 16, 4096, 0.3),
-}
+_TRANSFORMERS = {"tiny": (4, 128, 4, 256, 0.3), "base": (6, 512, 8, 2048, 0.1), "big": (6, 1024, 16, 4096, 0.3)}
 
 # Keys of `model` that `init_from` does not determine, apart from dropout inside layers, which is that of the folder.
 CHOSEN = (

@@ -30,10 +30,7 @@ from bertjax.tasks.seq2seq import SmoothingConfig
 from bertjax.tasks.targets import scored
 from bertjax.tasks.text_to_text import TextToTextTask
 
-FREE_AFTER_TRAINING = (
-    *(key for key in pretraining.FREE_AFTER_TRAINING if not key.startswith("masking.")),
-    "decoding",
-)
+FREE_AFTER_TRAINING = (*(key for key in pretraining.FREE_AFTER_TRAINING if not key.startswith("masking.")), "decoding")
 _UNUSED = {
     "next_sentence": False,
     "packing": False,

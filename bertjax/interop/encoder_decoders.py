@@ -220,11 +220,7 @@ def save(
     tensors = seq2seq_tensors.disassemble(params, config, family)
     of_family = family.write_config(config)
     huggingface.write_tensors(folder, tensors)
-    ids = {
-        "pad_token_id": special.pad_id,
-        "decoder_start_token_id": special.bos_id,
-        "eos_token_id": special.eos_id,
-    }
+    ids = {"pad_token_id": special.pad_id, "decoder_start_token_id": special.bos_id, "eos_token_id": special.eos_id}
     values = {
         **of_family,
         "architectures": [family.architecture],

@@ -21,15 +21,7 @@ from safetensors.numpy import save_file
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop import families, json_files
-from bertjax.interop.bert_tensors import (
-    Report,
-    assemble,
-    canonical,
-    canonical_name,
-    disassemble,
-    heads_of,
-    refuse,
-)
+from bertjax.interop.bert_tensors import Report, assemble, canonical, canonical_name, disassemble, heads_of, refuse
 from bertjax.interop.families.family import Family, offset_positions
 from bertjax.models.bert import HeadConfig
 

@@ -24,14 +24,7 @@ from bertjax.data.pretraining.batch_config import BatchConfig, InstanceRowsConfi
 from bertjax.data.pretraining.batches import PretrainingBatches, dtype_of
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig
 from bertjax.data.pretraining.masking import MaskingConfig
-from bertjax.data.pretraining.mixture import (
-    MixtureConfig,
-    Phase,
-    Preparations,
-    RowOrder,
-    check_epochs,
-    mean_shares,
-)
+from bertjax.data.pretraining.mixture import MixtureConfig, Phase, Preparations, RowOrder, check_epochs, mean_shares
 from bertjax.data.pretraining.removal import Removal, RemovalConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
 from bertjax.data.text.tokenizers import EncoderTokenizer

@@ -18,11 +18,7 @@ from bertjax.configs.sweeps import parts
 
 _TASKS = {"mnli": "MNLI-m", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD F1"}
 _NO_NSP = {"pretrain*.data.next_sentence": False}
-_LTR = {
-    **_NO_NSP,
-    "pretrain*.objective": "causal_lm",
-    "pretrain.model.direction": "left_to_right",
-}
+_LTR = {**_NO_NSP, "pretrain*.objective": "causal_lm", "pretrain.model.direction": "left_to_right"}
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:

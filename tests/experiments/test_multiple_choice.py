@@ -14,15 +14,7 @@ from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests import tiny
-from tests.experiments.commands import (
-    NO_DROPOUT,
-    flags,
-    lines_of,
-    settings_of,
-    sizes,
-    trained,
-    tree_of,
-)
+from tests.experiments.commands import NO_DROPOUT, flags, lines_of, settings_of, sizes, trained, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
 

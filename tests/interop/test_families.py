@@ -188,10 +188,7 @@ def test_an_export_to_mpnet_needs_its_id_of_padding(tmp_path):
 
 @pytest.mark.parametrize(
     ("make", "names"),
-    [
-        (published.write_huggingface, "pooler.dense"),
-        (lambda folder: published.GOOGLE, "bert/pooler/dense, cls/"),
-    ],
+    [(published.write_huggingface, "pooler.dense"), (lambda folder: published.GOOGLE, "bert/pooler/dense, cls/")],
 )
 def test_tensors_without_use_have_their_names_in_the_folder(tmp_path, caplog, make, names):
     weights = open_weights(make(tmp_path / "model"))

@@ -10,15 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from bertjax.data import random
-from bertjax.data.codecs.codec import (
-    NO_LIMITS,
-    Columns,
-    Encoded,
-    ParsedCodec,
-    check_texts,
-    encoded_texts,
-    limits_of,
-)
+from bertjax.data.codecs.codec import NO_LIMITS, Columns, Encoded, ParsedCodec, check_texts, encoded_texts, limits_of
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row

@@ -12,14 +12,7 @@ from jaxtyping import Int32, Int64
 from bertjax.data.pretraining.batch_config import BatchConfig
 from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.epoch_plan import EpochPlan, PlannedRows
-from bertjax.data.pretraining.masking import (
-    Draw,
-    MaskingConfig,
-    Predictions,
-    either,
-    mask_tokens,
-    predict_neighbors,
-)
+from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, either, mask_tokens, predict_neighbors
 from bertjax.data.pretraining.mixture import RowOrder
 from bertjax.data.pretraining.noise import RowNoise, row_noise
 from bertjax.data.pretraining.preparation import text_hash
@@ -234,12 +227,7 @@ class PretrainingBatches:
         return batch
 
     def _predictions(
-        self,
-        rows: SourceRows,
-        texts: Sequence[Tokens],
-        layout: Layout,
-        masking: MaskingConfig,
-        noise: RowNoise | None,
+        self, rows: SourceRows, texts: Sequence[Tokens], layout: Layout, masking: MaskingConfig, noise: RowNoise | None
     ) -> Predictions:
         """Returns the masked or causal instances, one per row."""
         tokenizer = self._tokenizer

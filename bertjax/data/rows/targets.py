@@ -90,11 +90,7 @@ def of_rows(
 
 
 def _outputs(
-    rows: Padded,
-    length: int,
-    indices: Indices,
-    batch_size: int,
-    program: Callable[[Mapping[str, np.ndarray]], Targets],
+    rows: Padded, length: int, indices: Indices, batch_size: int, program: Callable[[Mapping[str, np.ndarray]], Targets]
 ) -> dict[str, np.ndarray]:
     """The outputs of rows in one batch, which empty rows fill up."""
     filled = np.concatenate([indices, np.full(batch_size - len(indices), -1)])

@@ -45,12 +45,7 @@ _DEFAULTS = {
     "share_att_key": False,
 }
 # Keys that have only one supported value.
-_FIXED = {
-    "relative_attention": True,
-    "share_att_key": True,
-    "conv_groups": 1,
-    "pooler_dropout": 0,
-}
+_FIXED = {"relative_attention": True, "share_att_key": True, "conv_groups": 1, "pooler_dropout": 0}
 _TERMS = {"both": ["p2c", "c2p"], "content_to_position": ["c2p"], "position_to_content": ["p2c"]}
 _NORMS = {"none": False, "layer_norm": True}
 _SELF = "deberta.encoder.layer.{}.attention.self"

@@ -55,10 +55,7 @@ def make(sweep: Sweep, results: Results) -> Table:
     Empty columns are left out.
     """
     header = ["row", "seeds"]
-    columns = [
-        [_Entry(line.name) for line in results.lines],
-        [_Entry(str(line.seeds)) for line in results.lines],
-    ]
+    columns = [[_Entry(line.name) for line in results.lines], [_Entry(str(line.seeds)) for line in results.lines]]
     for number, metric in enumerate(sweep.metrics):
         cells = [line.cells[number] for line in results.lines]
         for name, column in _of_metric(metric, cells, f"vs {sweep.base}"):

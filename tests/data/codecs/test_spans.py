@@ -87,12 +87,7 @@ def test_counts_of_training_rows_are_those_of_questions():
 
 @pytest.mark.parametrize(
     ("answer", "span", "count"),
-    [
-        ("세종", "세종", 0),
-        ("종대왕", "세종대왕은", 1),
-        ("대왕", "대왕은", 1),
-        ("대왕은 ", "대왕은", 0),
-    ],
+    [("세종", "세종", 0), ("종대왕", "세종대왕은", 1), ("대왕", "대왕은", 1), ("대왕은 ", "대왕은", 0)],
 )
 def test_an_answer_inside_a_token_has_the_shortest_span_around_it(answer, span, count):
     tokenizer = WordPiece([*SPECIALS, "세종", "##대왕은", "왕"], lowercase=False)

@@ -91,10 +91,7 @@ def test_json_files(name, start):
         (b'{\n "a": 1,\n "b" 2}', r"a\.json:3: got invalid JSON at column 6 \(Expecting ':' delimiter\); expected one"),
         (b'\xef\xbb\xbf"\xff"', r"a\.json: got byte 0xff at byte offset 4, not valid UTF-8; .*Fix: convert"),
         (b"[" * 100_000, "got JSON that cannot be read"),
-        (
-            b'{"b": [{}, "{"],\n "a": {"b": 1},\n "\\u0062": 2}',
-            r"a\.json:3: .*column 2 \(the key 'b' twice in ",
-        ),
+        (b'{"b": [{}, "{"],\n "a": {"b": 1},\n "\\u0062": 2}', r"a\.json:3: .*column 2 \(the key 'b' twice in "),
         (b'"\0"', "got a binary file"),
     ],
 )

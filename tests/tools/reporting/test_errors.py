@@ -110,10 +110,7 @@ def test_choices_that_differ_have_only_a_calibration():
 def test_label_sets_have_scores_by_threshold():
     record = {"kind": "label", "text": "x", "labels": ["a"], "probabilities": {"a": 0.55, "b": 0.25}, "loss": 1.0}
     tables = tables_of([{**record, "reference": ["a", "b"]}, {**record, "reference": ["a"]}])
-    assert tables["Classes"] == [
-        ["a", "1.000", "1.000", "1.000", "2", "2"],
-        ["b", "0.000", "0.000", "0.000", "1", "0"],
-    ]
+    assert tables["Classes"] == [["a", "1.000", "1.000", "1.000", "2", "2"], ["b", "0.000", "0.000", "0.000", "1", "0"]]
     assert tables["F1 by threshold"][1] == ["b", "0.667", "0.667", *["0.000"] * 7]
 
 
