@@ -120,12 +120,7 @@ def read_config(shape: Shape, overrides: Mapping[str, Any]) -> Resolved:
         "model.attention_dropout": 0.1,
         **overrides,
     }
-    for key, value in values.items():
-        *parents, last = key.split(".")
-        subtree = config
-        for parent in parents:
-            subtree = subtree[parent]
-        subtree[last] = value
+    config.update_from_flattened_dict(values)
     return of_config(bert_pretraining, json.loads(config.to_json()))
 
 

@@ -140,23 +140,15 @@ class Ours:
         like = jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"]
         self._params = jax.device_put(encoder_decoders.load(Path(folder), like, raw))
         decoding = DecodingConfig(
-            method="beam_search",
             num_beams=beams,
-            n_best=1,
             length_penalty="length",
             alpha=1.0,
-            count_eos=True,
             max_length=tokens + 1,
             max_ratio=0.0,
             max_extra=tokens + 1,
-            min_ratio=0.0,
             min_extra=tokens,
-            block_ngrams=0,
             force_eos=True,
             stopping="hf",
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
         )
         pad = self._config.target_vocab_size - 1
         write = functools.partial(seq2seq.generate, model, config=decoding, ids=TargetIds(pad, _END, pad), seed=0)

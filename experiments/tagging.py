@@ -52,6 +52,10 @@ class ModelConfig(fine_tuning.ClassifierConfig):
     mixing: Annotated[str, one_of(*MIXINGS)] = always("concatenation")
     lstm_layers: int = always(0)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(self.lstm_size or not self.feature_layers, "lstm_size", "at least 1 with model.feature_layers")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig(fine_tuning.DataConfig):

@@ -24,7 +24,7 @@ from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import LayerNormBiLSTM
 from bertjax.models.stack import Stack, dropout_key, stacked_init
 from bertjax.models.transformer import TransformerLayer
-from bertjax.models.transformer_config import LayerKind, TransformerConfig, check_value, make_norm
+from bertjax.models.transformer_config import LayerKind, TransformerConfig, make_norm
 
 SCORERS = ("classifier", "transformer", "rnn")
 
@@ -192,7 +192,7 @@ def _make_scorer(config: BertConfig, head: BertSumConfig) -> nn.Module:
         sizes = head.scorer_layers, head.scorer_heads, head.scorer_intermediate
         return SentenceTransformer(presumm_layers(config, "scorer", *sizes, head.scorer_dropout, "xavier_uniform"))
     even = config.hidden_size % 2 == 0
-    check_value(even, "hidden_size", config.hidden_size, "an even number with model.scorer=rnn")
+    config.check(even, "hidden_size", "an even number with model.scorer=rnn")
     return SentenceLSTM(config.hidden_size // 2, head.scorer_dropout, head.rnn_compat)
 
 
@@ -221,7 +221,7 @@ def presumm_layers(
       UserError: if the number of heads does not divide the hidden size.
     """
     fits = config.hidden_size % heads == 0
-    check_value(fits, f"{name}_heads", heads, f"a divisor of model.hidden_size={config.hidden_size}")
+    config.check(fits, f"{name}_heads", f"a divisor of model.hidden_size={config.hidden_size}", got=heads)
     return TransformerConfig(
         hidden_size=config.hidden_size,
         num_layers=layers,

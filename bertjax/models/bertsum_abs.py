@@ -20,7 +20,7 @@ from bertjax.models.decoder import Decoder
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import Seq2Seq, Seq2SeqInputs
 from bertjax.models.layers import Dropout
-from bertjax.models.transformer_config import TransformerConfig, check_value
+from bertjax.models.transformer_config import TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def copy_embeddings(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _decoder_config(config: BertConfig, head: BertSumAbsConfig) -> TransformerConfig:
     """The options of PreSumm's `TransformerDecoder`."""
-    check_value(config.hidden_size % 2 == 0, "hidden_size", config.hidden_size, "an even number")
-    check_value(config.word_size == config.hidden_size, "embedding_size", config.embedding_size, "0 with a decoder")
+    config.check(config.hidden_size % 2 == 0, "hidden_size", "an even number")
+    config.check(config.word_size == config.hidden_size, "embedding_size", "0 with a decoder")
     sizes = head.decoder_layers, head.decoder_heads, head.decoder_intermediate
     return presumm_layers(config, "decoder", *sizes, head.decoder_dropout, "truncated_normal")

@@ -22,7 +22,7 @@ from bertjax.models.encoder import take_positions
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import BiLSTM
 from bertjax.models.transformer import ACTIVATIONS
-from bertjax.models.transformer_config import check_value, kernel_init
+from bertjax.models.transformer_config import kernel_init
 
 MIXINGS = ("concatenation", "sum", "weighted")
 # The names of sentence-transformers.
@@ -220,7 +220,6 @@ class BertForSequenceClassification(nn.Module):
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B *E C"]:
         """Returns the logits of each row; for packed rows, those of each instance, in the order of `cls_positions`."""
-        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size, inputs)
         pooled = inputs
         if self.config.direction == "left_to_right":
             pooled = inputs._replace(cls_positions=_last_tokens(inputs.segment_ids, inputs.cls_positions))
@@ -255,7 +254,6 @@ class BertForTokenClassification(nn.Module):
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B S C"]:
         """Returns the logits of each token."""
-        _check_head(self.num_labels, self.classifier_dropout, self.lstm_size, inputs)
         x = Bert(self.config, name="bert")(inputs, deterministic=deterministic, return_attention=False).hidden
         x = _transformed(self.config, x)
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
@@ -278,7 +276,6 @@ class BertForQuestionAnswering(nn.Module):
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> SpanLogits:
         """Returns the logits of each token."""
-        _check_lstm(self.lstm_size, inputs)
         x = Bert(self.config, name="bert")(inputs, deterministic=deterministic, return_attention=False).hidden
         x = _transformed(self.config, x)
         if self.lstm_size:
@@ -308,8 +305,6 @@ class FeatureTagger(nn.Module):
         self, features: Float[Array, "B S K H"], segment_ids: Int[Array, "B S"], *, deterministic: bool
     ) -> Float32[Array, "B S C"]:
         """Returns the logits of each token; `features` are the outputs of K layers, from `choose_layers`."""
-        _check_head(self.num_labels, self.dropout, self.lstm_size)
-        check_value(self.lstm_size >= 1, "lstm_size", self.lstm_size, "at least 1")
         x = LayerMix(self.mixing, name="mix")(features.astype(jnp.float32))
         for layer in range(self.num_layers):
             x = Dropout(self.dropout)(x, deterministic=deterministic)
@@ -338,7 +333,6 @@ class BertFeatureTagger(nn.Module):
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B S C"]:
         """Returns the logits of each token, including padding."""
-        _check_lstm(self.lstm_size, inputs)
         check_layers(self.layers, self.config.num_layers, "model.feature_layers")
         output = Bert(self.config, name="bert")(inputs, deterministic=True, return_attention=False, return_layers=True)
         assert output.layers is not None
@@ -368,15 +362,3 @@ def _last_tokens(segment_ids: Int[Array, "B S"], first: Int[Array, "B E"] | None
 
 def _classifier(config: BertConfig, num_labels: int, name: str) -> Dense:
     return Dense(num_labels, kernel_init(config), "float32", config.unbiased != "classifiers", name=name)
-
-
-def _check_head(num_labels: int, dropout: float, lstm_size: int, inputs: BertInputs | None = None) -> None:
-    check_value(num_labels >= 1, "num_labels", num_labels, "at least 1")
-    check_value(0 <= dropout < 1, "classifier_dropout", dropout, "at least 0 and below 1")
-    _check_lstm(lstm_size, inputs)
-
-
-def _check_lstm(lstm_size: int, inputs: BertInputs | None) -> None:
-    packed = inputs is not None and inputs.position_ids is not None
-    check_value(lstm_size >= 0, "lstm_size", lstm_size, "at least 0")
-    check_value(not (lstm_size and packed), "lstm_size", lstm_size, "0 with packed rows, data.packing=True")

@@ -9,7 +9,6 @@ from typing import Annotated
 from flax import linen as nn
 
 from bertjax.config import Constrained, Count, DropoutRate, Size, above, one_of
-from bertjax.errors import UserError
 from bertjax.models.attention.disentangled import Distances
 from bertjax.models.layers import Dense
 from bertjax.models.norms import Norm
@@ -161,13 +160,6 @@ class TransformerConfig(Constrained, prefix="model"):
             self.check(self.dtype == "bfloat16", "dtype", f"bfloat16 {backend}", fix=fix)
             fits = head_size % 8 == 0 and head_size <= 128
             self.check(fits, "num_heads", f"heads of 8, 16, ... 128 {backend}, not of {head_size}")
-
-
-def check_value(ok: bool, key: str, value: object, expected: str) -> None:
-    """Raises UserError for the config key `model.<key>` unless `ok`."""
-    if not ok:
-        fix = f"change --config.model.{key}"
-        raise UserError(f"config key model.{key}", got=value, expected=expected, fix=fix)
 
 
 def kernel_init(config: TransformerConfig, scale: float = 1.0) -> nn.initializers.Initializer:

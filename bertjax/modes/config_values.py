@@ -99,11 +99,6 @@ def splits_to_score(
         yield split, {**config, "data": {**data, **files}}
 
 
-def with_prepared_dir(config: ConfigTree, folder: Path) -> ConfigTree:
-    """Returns a config whose prepared rows are in a folder."""
-    return {**config, "data": {**config["data"], "prepared_dir": str(folder)}}
-
-
 def without_sources(config: ConfigTree) -> ConfigTree:
     """Returns a config without any source of rows."""
     return {**config, "data": _without(config["data"], (*SOURCES, *_TRAINING_SOURCES))}
@@ -127,11 +122,6 @@ def _without(data: ConfigTree, sources: Collection[str]) -> ConfigTree:
     """The subtree `data` with these sources emptied."""
     mixture = {key: () for key in _MIXTURE if key in data and set(_TRAINING_SOURCES) <= set(sources)}
     return {**data, **{key: "" for key in sources if key in data}, **mixture}
-
-
-def with_length(config: ConfigTree, done: int) -> ConfigTree:
-    """Returns the config of a run with `budget.hours` that has ended after a number of updates."""
-    return {**config, "num_steps": done}
 
 
 def flat(config: ConfigTree) -> FlatConfig:

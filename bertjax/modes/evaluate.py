@@ -98,7 +98,8 @@ def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
     data_config = resolved.config["data"]
     folder = run or (temporary if data_config.get("source") else Path(resolved.config["init_from"]))
     if run is None and not data_config.get("prepared_dir", "-"):
-        resolved = resolved._replace(config=config_values.with_prepared_dir(resolved.config, temporary))
+        data_config = {**data_config, "prepared_dir": str(temporary)}
+        resolved = resolved._replace(config={**resolved.config, "data": data_config})
     data = resolved.data(folder)
     if not data.is_prepared:
         if resolved.config["data"].get("prepared_dir") == str(temporary):

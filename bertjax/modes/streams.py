@@ -105,7 +105,7 @@ def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
       UserError: if another process is writing the file.
     """
     path = Path(name if is_writer else os.devnull)
-    try:
+    with named_errors(name), contextlib.suppress(BrokenPipeError):  # the reader of a pipe may exit
         if name == "-" and is_writer:
             with standard_output() as file:
                 yield file
@@ -121,10 +121,6 @@ def open_output(name: str, is_writer: bool) -> Iterator[TextIO]:
                     partial.rename(path)
                 finally:
                     partial.unlink(missing_ok=True)
-    except BrokenPipeError:  # the reader of the pipe has exited
-        pass
-    except OSError as error:
-        raise _named(error, name) from error
 
 
 @contextlib.contextmanager
@@ -133,8 +129,4 @@ def named_errors(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _named(error, name) from error
-
-
-def _named(error: OSError, name: str) -> OSError:
-    return OSError(error.errno, error.strerror, f"--output={name}")
+        raise OSError(error.errno, error.strerror, f"--output={name}") from error

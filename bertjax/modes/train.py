@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertjax import distributed
 from bertjax.contract import ConfigTree, Data, TrainingTask
-from bertjax.modes import config_values, lost_weights, report
+from bertjax.modes import lost_weights, report
 from bertjax.modes.prepare import check_rows, checked_data, prepare_data, prepare_teacher
 from bertjax.modes.request import Outcome, Request
 from bertjax.modes.stages import Resolved
@@ -54,7 +54,7 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         done = distributed.of_first_process(latest_step(workdir))
         if settings.budget.hours:
             settings = dataclasses.replace(settings, num_steps=done)
-            ended = config_values.with_length(config, done)
+            ended = {**config, "num_steps": done}
             distributed.on_first_process(lambda: _save_config(resolved, workdir, ended))
         _test(task, data, settings, done, workdir)
         distributed.on_first_process(lambda: _advise(workdir, config, settings))

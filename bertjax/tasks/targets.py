@@ -1,7 +1,5 @@
 """What the updates of pretraining predict: the positions that the head reads, and the losses of their tokens."""
 
-import functools
-import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,8 +14,7 @@ from bertjax.data.pretraining.batch_config import BatchConfig
 from bertjax.data.pretraining.noise import is_power_of_two, most_predictions
 from bertjax.models.attention.mask import CausalRows
 from bertjax.models.losses import cross_entropy, is_best
-
-_log = logging.getLogger(__name__)
+from bertjax.progress import log_once
 
 
 def causal_rows_first(batch: Batch, phases: Mapping[int, BatchConfig]) -> tuple[Batch, CausalRows | None]:
@@ -76,7 +73,8 @@ def targets(batch: Batch, phases: Mapping[int, BatchConfig]) -> Targets:
     if is_power_of_two(phase.batch_size // rows):  # micro-batches of every 2^b-th row
         most = most_predictions(phase.masking, phase.capacity, of_group)
     if most == of_group * size:
-        _log_all_positions(of_group)
+        rows = f"the {of_group} rows of a device and micro-batch, or the numbers of these,"
+        log_once(f"the head reads all positions: {rows} are no power of two, or most rows are causal")
     starts = jnp.arange(rows)[:, None] % of_group * size
     fields = by_row._replace(positions=by_row.positions + starts)
     grouped = jax.tree.map(lambda field: field.reshape(groups, -1), fields)
@@ -94,15 +92,6 @@ def source_of(batch: Batch, weights: Array) -> Array | None:
 def is_evaluated(batch: Batch) -> bool:
     """Returns whether a batch of a run with mixed rows is one of its evaluations, which are not mixed."""
     return bool(batch["masked_weights"].shape[1] < batch["input_ids"].shape[1])
-
-
-@functools.cache
-def _log_all_positions(rows: int) -> None:
-    text = (
-        "the head reads all positions: the %d rows of a device and micro-batch, or the numbers of these, are no power "
-    )
-    text += "of two, or most rows are causal"
-    _log.info(text, rows)
 
 
 class Sources(NamedTuple):

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import logging
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 
 import jax
 from jax.experimental import multihost_utils
@@ -31,9 +31,7 @@ class Preemption:
         self._previous = {number: signal.signal(number, self._on_signal) for number in self._signals}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

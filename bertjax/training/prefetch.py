@@ -3,7 +3,6 @@
 import concurrent.futures
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -29,9 +28,7 @@ class Prefetch:
     def __enter__(self) -> "Prefetch":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
     def take(self, busy: Any) -> tuple[Any, float]:

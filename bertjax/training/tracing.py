@@ -4,25 +4,17 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import jax
 
 from bertjax import distributed
 from bertjax.errors import UserError
 
+if TYPE_CHECKING:
+    from bertjax.training.trainer import Update
+
 _log = logging.getLogger(__name__)
-
-
-class _Update(Protocol):
-    @property
-    def done(self) -> int: ...  # number of updates so far, including this one
-
-    @property
-    def state(self) -> Any: ...
-
-
-T = TypeVar("T", bound=_Update)
 
 
 def parse_steps(text: str) -> range:
@@ -40,7 +32,7 @@ def parse_steps(text: str) -> range:
     return range(int(first), int(last) + 1)
 
 
-def traced(updates: Iterator[T], begun: int, steps: range, folder: Path) -> Iterator[T]:
+def traced(updates: Iterator["Update"], begun: int, steps: range, folder: Path) -> Iterator["Update"]:
     """Yields the updates, and traces the requested steps on process 0.
 
     The trace includes the time between the steps.

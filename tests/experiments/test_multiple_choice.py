@@ -10,7 +10,7 @@ from bertjax.data.codecs.choices import ChoiceCodec, ChoicesConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
 from bertjax.data.rows.choice_rows import ChoiceRows
-from bertjax.data.rows.text_rows import text_row
+from bertjax.data.rows.text_rows import text_fields
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests import tiny
@@ -173,7 +173,8 @@ def test_each_choice_has_a_row(tmp_path):
     data = ready(tmp_path, "tiny,arc", **values, **{"data.seq_len": 12}).data
     train = [question for split, question in data.codec.splits() if split == "train"]
     texts = [(question.context, choice) for question in train for choice in question.choices.values()]
-    rows = [text_row(data.vocabulary.encode_batch(pair), data.vocabulary, 12) for pair in texts]
+    rows = [text_fields([data.vocabulary.encode_batch(pair)], data.vocabulary, 12) for pair in texts]
+    rows = [{name: field.values for name, field in row.items()} for row in rows]
     fields = data.fields()
     for name in ("input_ids", "token_type_ids"):
         np.testing.assert_array_equal(fields[name].values, np.concatenate([row[name] for row in rows]), strict=True)

@@ -5,9 +5,11 @@ numbers, also in lists, are read as class names if the `datasets` metadata of th
 """
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,42 +24,31 @@ _BATCH_ROWS = 1024
 _CONTINUES = b"\xff" * 4  # the first bytes of each message of a stream
 
 
-class Rows:
-    """Iterates over a file: yields the values of each row by column name, and the row's position for messages.
+def read_rows(path: Path) -> Iterator[tuple[Mapping[str, object], str]]:
+    """Yields the values of each row of a file by column name, and the row's position for messages.
 
     A value that Python cannot represent, such as a time with nanoseconds, is None. So is class -1, the label of
     unlabeled rows. Raises RowError in place of a row with invalid UTF-8 or a class number without a name; the iterator
     then continues with the next row.
+
+    Args:
+      path: a file with one of the suffixes `kinds.COLUMNAR`.
+    Raises:
+      UserError: if the file cannot be read.
     """
+    return map(partial(_checked, path, class_names(path)), itertools.count(1), _rows(path))
 
-    def __init__(self, path: Path) -> None:
-        """Opens a file.
 
-        Args:
-          path: a file with one of the suffixes `kinds.COLUMNAR`.
-        Raises:
-          UserError: if the file cannot be read.
-        """
-        self._path = path
-        self._number = 0
-        self._rows = _rows(path)
-        self._names = class_names(path)
-
-    def __iter__(self) -> "Rows":
-        return self
-
-    def __next__(self) -> tuple[Mapping[str, object], str]:
-        row = next(self._rows)
-        self._number += 1
-        where = f"{self._path}: row {self._number}"
-        if isinstance(row, Exception):
-            raise RowError(where, f"bytes that are not UTF-8 ({row})", "text")
-        for name, value in row.items():
-            if isinstance(value, str):
-                lines.check_text(value, where)
-            elif name in self._names:
-                row[name] = _named(value, self._names[name], name, where)
-        return row, where
+def _checked(path: Path, names: Mapping[str, Sequence[str]], number: int, row: Any) -> tuple[Mapping[str, object], str]:
+    where = f"{path}: row {number}"
+    if isinstance(row, Exception):
+        raise RowError(where, f"bytes that are not UTF-8 ({row})", "text")
+    for name, value in row.items():
+        if isinstance(value, str):
+            lines.check_text(value, where)
+        elif name in names:
+            row[name] = _named(value, names[name], name, where)
+    return row, where
 
 
 def _named(value: Any, names: Sequence[str], column: str, where: str) -> Any:

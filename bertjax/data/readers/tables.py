@@ -152,7 +152,7 @@ def read_file(
     """
     row = partial(Row, table=str(path))
     if columnar.is_columnar(path):
-        return bad_rows.sift(itertools.starmap(row, columnar.Rows(path)))
+        return bad_rows.sift(itertools.starmap(row, columnar.read_rows(path)))
     if suffix_of(path) in JSON:
         return bad_rows.sift(itertools.starmap(row, json_rows.read_objects(path, limit)))
     if suffix_of(path) == TMX:

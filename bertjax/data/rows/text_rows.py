@@ -9,18 +9,13 @@ from bertjax.data.rows.windows import cover
 from bertjax.data.text.tokenizers import Tokenizer
 
 
-def text_row(
-    segments: Sequence[Sequence[int]], tokenizer: Tokenizer, seq_len: int | None = None
-) -> dict[str, np.ndarray]:
+def text_row(segments: Sequence[Sequence[int]], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     """Returns the `input_ids` and `token_type_ids` of a row, both int32.
 
     Args:
       segments: the word pieces of one or two texts.
       tokenizer: has the template of rows.
-      seq_len: the maximum number of tokens, to which texts are truncated (see `truncate`); None for no limit.
     """
-    if seq_len is not None:
-        segments = _fitting(segments, tokenizer, seq_len)
     ids, count = tokenizer.template.row(segments)
     types = np.full(len(ids), tokenizer.template.second_type, np.int32)
     types[:count] = 0
@@ -33,7 +28,7 @@ def segmented(rows: Iterable[Mapping[str, np.ndarray]]) -> list[dict[str, np.nda
 
 
 def text_fields(rows: Iterable[Sequence[Sequence[int]]], tokenizer: Tokenizer, seq_len: int) -> dict[str, Ragged]:
-    """Returns the fields of `text_row` for several rows, and truncates their texts to `seq_len` tokens."""
+    """Returns the fields of `text_row` for several rows, and truncates their texts to fit into `seq_len` tokens."""
     template = tokenizer.template
     ids: list[int] = []
     counts: list[tuple[int, int]] = []  # the tokens of each token type

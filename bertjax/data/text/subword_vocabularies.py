@@ -7,7 +7,7 @@ import itertools
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders
 
 from bertjax.config import Constrained, above, always, one_of
+from bertjax.data import workers
 from bertjax.data.parts import Parts
 from bertjax.data.text import bpe_trainer, sentencepiece_models, subwords, word_counts, wordpiece_trainer
 from bertjax.data.text.library_tokenizers import FILE, SILENT, LibraryTokenizer, save_library
@@ -202,12 +203,7 @@ def _count(texts: Iterable[str], count_words: Callable[[list[str]], Counter[str]
     """Returns the counts of the most frequent words and of all characters."""
     with tempfile.TemporaryDirectory() as folder:
         parts = Parts(Path(folder) / "counts", ".txt")
-        counted = ((len(block), count_words(block)) for block in track(_blocks(texts), "counting words", "block"))
+        blocks = workers.gather(texts, lambda _: 1, _BLOCK)
+        counted = ((len(block), count_words(block)) for block in track(blocks, "counting words", "block"))
         word_counts.write_parts(counted, parts)
         return word_counts.most_frequent(parts.paths, Path(folder))
-
-
-def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    remaining = iter(texts)
-    while block := list(itertools.islice(remaining, _BLOCK)):
-        yield block

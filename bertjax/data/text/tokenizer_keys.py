@@ -62,10 +62,3 @@ TOKENIZER_CONFIG = FileKeys(
     },
 )
 SPECIAL_TOKENS_MAP = FileKeys(applied=(*SPECIAL, *_LISTS[:2]))
-# Parts of a tokenizer.json.
-TRUNCATION = FileKeys(
-    applied=("direction",), inert={"the caller sets the length of rows": ("max_length", "strategy", "stride")}
-)
-PADDING = FileKeys(
-    inert={"padding is masked": ("strategy", "direction", "pad_to_multiple_of", "pad_id", "pad_type_id", "pad_token")}
-)

@@ -30,8 +30,9 @@ def test_pairs_are_truncated_as_published(first, second, room):
 def test_texts_are_truncated_at_the_end_that_the_template_states(is_left, one, pair):
     template = dataclasses.replace(TOKENIZER.template, truncates_left=is_left)
     tokenizer = TOKENIZER.with_template(template)
-    assert text_row([[5, 6, 5]], tokenizer, 4)["input_ids"].tolist() == [TOKENIZER.cls_id, *one, TOKENIZER.sep_id]
-    assert [*text_row([[5], [8, 6]], tokenizer, 5)["input_ids"][[1, 2, 3]]] == pair
+    for texts, limit, expected in (([[5, 6, 5]], 4, one), ([[5], [8, 6]], 5, pair)):
+        ids = text_fields([texts], tokenizer, limit)["input_ids"].values.tolist()
+        assert ids[1 : len(expected) + 1] == expected
     rows, _ = unit_rows([[[5, 6, 5]]], tokenizer, 4)
     assert rows[0]["input_ids"].tolist() == [TOKENIZER.cls_id, *one, TOKENIZER.sep_id]
     assert (tokenizer != TOKENIZER, tokenizer.key != TOKENIZER.key) == (is_left, is_left)
