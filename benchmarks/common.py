@@ -33,6 +33,7 @@ from bertjax.training import sharding
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
+from bertjax.training.inference import Predictor
 from bertjax.training.trainer import Trainer
 
 _NUM_SPECIALS = 5  # [PAD] [UNK] [CLS] [SEP] [MASK]
@@ -265,6 +266,31 @@ class OurTraining:
         for _ in range(count):
             update = next(self._running)
         jax.block_until_ready(update.state)
+
+
+class OurPrediction:
+    """Predictions of `launch.py` for texts, from their encoding to the records, which each call makes again.
+
+    Attributes:
+      compile_seconds: the compilation time of all programs, which are compiled at construction.
+    """
+
+    def __init__(self, opened: Opened, texts: Sequence[str]) -> None:
+        """Initializes prediction with the published weights, or with random ones if there are none."""
+        self._task = opened.task
+        self._texts = texts
+        trainer = Trainer(opened.task, opened.settings, jax.devices()[:1], opened.published)
+        self._params = trainer.fresh().params
+        self._predictor = Predictor(opened.task, sharding.make_mesh(opened.settings.mesh, jax.devices()[:1]))
+        with Compilations() as compiled:
+            self()
+        self.compile_seconds = compiled.seconds
+
+    def __call__(self) -> None:
+        """Makes the records of all texts."""
+        outputs = self._predictor(self._params, self._task.examples(iter(self._texts)))
+        records = [self._task.record(*output) for output in outputs]
+        assert len(records) == len(self._texts)
 
 
 def interleave(

@@ -125,20 +125,25 @@ def save_model(folder: Path, kind: str, layers: int, hidden: int, heads: int, in
     transformers.AutoModelForSeq2SeqLM.from_config(config).save_pretrained(folder)
 
 
+def load(folder: Path, **values: Any) -> tuple[EncoderDecoder, Any, dict[str, Any]]:
+    """Returns the model of a folder with further values of its config, its parameters, and its config.json."""
+    raw = json.loads((folder / "config.json").read_text())
+    model = EncoderDecoder(
+        build(EncoderDecoderConfig, {**encoder_decoders.read_config(raw, folder), **values}, "model")
+    )
+    ids = jnp.zeros((1, 1), jnp.int32)
+    init = functools.partial(model.init, deterministic=True, return_attention=False)
+    like = jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"]
+    return model, jax.device_put(encoder_decoders.load(folder, like, raw)), raw
+
+
 class Ours:
     """Our `seq2seq.generate`, as used by predictions."""
 
     def __init__(self, folder: str, beams: int, tokens: int) -> None:
         """Initializes from the model's folder, the number of beams, and the tokens of a translation without the end."""
-        raw = json.loads((Path(folder) / "config.json").read_text())
         rest = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
-        values = {**encoder_decoders.read_config(raw, Path(folder)), **rest, "scan_layers": False}
-        self._config = build(EncoderDecoderConfig, values, "model")
-        model = EncoderDecoder(self._config)
-        ids = jnp.zeros((1, 1), jnp.int32)
-        init = functools.partial(model.init, deterministic=True, return_attention=False)
-        like = jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"]
-        self._params = jax.device_put(encoder_decoders.load(Path(folder), like, raw))
+        model, self._params, _ = load(Path(folder), **rest, scan_layers=False)
         decoding = DecodingConfig(
             num_beams=beams,
             length_penalty="length",
@@ -150,7 +155,7 @@ class Ours:
             force_eos=True,
             stopping="hf",
         )
-        pad = self._config.target_vocab_size - 1
+        pad = model.config.target_vocab_size - 1
         write = functools.partial(seq2seq.generate, model, config=decoding, ids=TargetIds(pad, _END, pad), seed=0)
         self._write, self._tokens = jax.jit(write), tokens
 

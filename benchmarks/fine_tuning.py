@@ -20,17 +20,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
-
 from benchmarks import common, turns
 from benchmarks.common import Speed
 from bertjax.configs import classification as config_file
 from bertjax.data.codecs.labeled_text import LabeledText
 from bertjax.experiments import classification
-from bertjax.training import sharding
-from bertjax.training.compilation import Compilations
-from bertjax.training.inference import Predictor
-from bertjax.training.loop import Trainer
 
 _FILES = {"mrpc": ("mrpc/train.tsv", "mrpc/dev.tsv"), "sst2": ("sst2/train.tsv.gz", "sst2/dev.tsv")}
 _BATCH_SIZES = (1, 8, 32, 64)
@@ -99,18 +93,9 @@ def predict(args: argparse.Namespace, folder: Path) -> Speed:
     """Returns the speed of predicting labels for the first training rows of SST-2."""
     from benchmarks.torch_fine_tuning import TorchPrediction
 
-    (task, _, settings, _, published), rows = make("sst2", args, folder)
+    opened, rows = make("sst2", args, folder)
     texts = [row.first for row in rows[: args.texts]]
-    trainer = Trainer(task, settings, jax.devices()[:1], published)
-    params = trainer.fresh().params
-    predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
-
-    def ours() -> None:
-        for example, outputs in predictor(params, task.examples(iter(texts))):
-            task.record(example, outputs)
-
-    with Compilations() as compiled:
-        ours()
+    ours = common.OurPrediction(opened, texts)
     theirs = TorchPrediction(args.init_from, texts, args.dtype == "bfloat16")
     sizes = _BATCH_SIZES[-1:] if args.smoke else _BATCH_SIZES
     timed = {size: common.seconds_of(functools.partial(theirs, size)) for size in sizes}
@@ -118,7 +103,7 @@ def predict(args: argparse.Namespace, folder: Path) -> Speed:
     peer = f"pipeline, batch size {best}"
     seconds = common.interleave({"ours": ours, peer: lambda: theirs(best)}, args.rounds)
     work = f"predicting {len(texts)} texts"
-    return common.speed_of(work, "texts/s", len(texts), seconds, compile_seconds=compiled.seconds)
+    return common.speed_of(work, "texts/s", len(texts), seconds, compile_seconds=ours.compile_seconds)
 
 
 def make(name: str, args: argparse.Namespace, folder: Path) -> tuple[common.Opened, list[LabeledText]]:

@@ -28,11 +28,7 @@ from bertjax.configs import translation as translation_config
 from bertjax.contract import Batch, TrainingTask
 from bertjax.data.readers import documentation
 from bertjax.experiments import bertsum_abs, bertsum_ext, translation
-from bertjax.training import sharding
-from bertjax.training.compilation import Compilations
 from bertjax.training.flops import training_flops
-from bertjax.training.inference import Predictor
-from bertjax.training.trainer import Trainer
 
 _WARMUP = 4  # updates
 _WRITTEN = 30  # tokens of a translation; summaries have PreSumm's minimum of 50
@@ -190,19 +186,10 @@ def train(case: Case, scale: Scale, opened: common.Opened, compile_seconds: floa
 
 def predict(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
     """Times prediction with random weights, from texts to records."""
-    task, _, settings, *_ = opened
     texts = list(itertools.islice(_texts(case), scale.examples))
-    params = Trainer(task, settings, jax.devices()[:1]).fresh().params
-    predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
-
-    def ours() -> None:
-        for example, outputs in predictor(params, task.examples(iter(texts))):
-            task.record(example, outputs)
-
-    with Compilations() as compiled:
-        ours()
+    ours = common.OurPrediction(opened, texts)
     units = len(texts) * (case.written or 1)
-    return {"per_second": units / common.seconds_of(ours), "compile_seconds": compiled.seconds}
+    return {"per_second": units / common.seconds_of(ours), "compile_seconds": ours.compile_seconds}
 
 
 def _texts(case: Case) -> Iterator[str]:

@@ -7,7 +7,6 @@ Both train the same model on the same rows, full of random tokens, with dropout 
 
 import argparse
 import functools
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -21,10 +20,7 @@ import optax
 
 from benchmarks import common
 from benchmarks.common import Speed
-from benchmarks.decoding import SIZES, save_model
-from bertjax.config import build
-from bertjax.interop import encoder_decoders
-from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
+from benchmarks.decoding import SIZES, load, save_model
 from bertjax.tasks import seq2seq
 
 _RATE = 5e-5
@@ -63,13 +59,7 @@ def measure(args: argparse.Namespace) -> Iterator[Speed]:
 
 def ours(folder: Path, source: np.ndarray, target: np.ndarray) -> Any:
     """Returns a function that makes an update and returns the loss."""
-    raw = json.loads((folder / "config.json").read_text())
-    config = build(EncoderDecoderConfig, encoder_decoders.read_config(raw, folder), "model")
-    model = EncoderDecoder(config)
-    ids = jnp.zeros((1, 1), jnp.int32)
-    init = functools.partial(model.init, deterministic=True, return_attention=False)
-    like = jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"]
-    params = jax.device_put(encoder_decoders.load(folder, like, raw))
+    model, params, raw = load(folder)
     optimizer = optax.adamw(_RATE)
     fields = {"input_ids": source, "labels": target}
     fields |= {"segment_ids": np.ones_like(source), "target_segment_ids": np.ones_like(target)}

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from benchmarks import common, torch_summarization
@@ -30,10 +29,6 @@ from bertjax.data.codecs.summarization.prepared_articles import ArticleCodec
 from bertjax.data.rows import stored
 from bertjax.data.splits import TRAIN
 from bertjax.experiments import bertsum_ext
-from bertjax.training import sharding
-from bertjax.training.compilation import Compilations
-from bertjax.training.inference import Predictor
-from bertjax.training.loop import Trainer
 
 _ROWS = 6  # of 512 tokens: 3,072 positions in a batch
 _TOKENS = 3000  # in a batch of PreSumm, including padding: -batch_size 3000
@@ -132,16 +127,7 @@ def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticl
     """Returns the speed of summarizing the articles."""
     texts = [" ".join(" ".join(article.sentences).split()) for article in articles]
     rows = encoded(articles, opened.data.codec)
-    task, settings = opened.task, opened.settings
-    params = Trainer(task, settings, jax.devices()[:1], opened.published).fresh().params
-    predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
-
-    def ours() -> None:
-        summaries = [task.record(*output) for output in predictor(params, task.examples(iter(texts)))]
-        assert len(summaries) == len(texts)
-
-    with Compilations() as compiled:
-        ours()
+    ours = common.OurPrediction(opened, texts)
 
     def score(tokens: int) -> None:
         for batch in torch_summarization.batches(rows, tokens):
@@ -152,7 +138,7 @@ def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticl
     peer = f"PreSumm, {args.attention}, batches of {best} positions"
     seconds = common.interleave({"ours": ours, peer: functools.partial(score, best)}, args.rounds)
     work = f"summarizing {len(texts)} articles"
-    return common.speed_of(work, "articles/s", len(texts), seconds, compile_seconds=compiled.seconds)
+    return common.speed_of(work, "articles/s", len(texts), seconds, compile_seconds=ours.compile_seconds)
 
 
 if __name__ == "__main__":
