@@ -94,7 +94,7 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
             raise UserError("config key masking.predict_at", got="same", expected=expected, fix=fix)
     checkpoint = dict(config["checkpoint"])
     if checkpoint["best_metric"] is None:
-        is_causal = config["objective"] == "causal_lm" or config["masking"]["causal_share"] == 1
+        is_causal = config.get("objective") == "causal_lm" or config["masking"].get("causal_share") == 1
         checkpoint["best_metric"] = f"valid/{'causal' if is_causal else 'masked'}_lm_loss"
     return pretraining.resolve({**config, "checkpoint": checkpoint}, published)
 
