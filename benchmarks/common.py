@@ -269,7 +269,7 @@ class OurTraining:
 
 
 class OurPrediction:
-    """Predictions of `launch.py` for texts, from their encoding to the records, which each call makes again.
+    """Predictions of `launch.py` for texts. Each call encodes the texts, and makes their records.
 
     Attributes:
       compile_seconds: the compilation time of all programs, which are compiled at construction.

@@ -101,7 +101,7 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
             config[name] = parts.evaluation(name)
     config.checkpoint.save_every = 10_000
     config.checkpoint.keep = 3
-    parts.unset(config.checkpoint, ["best_metric"])  # default: the loss of the objective
+    parts.unset(config.checkpoint, ["best_metric"])  # default: the loss of `objective`
     config.checkpoint.best_mode = "min"
     config.checkpoint.final = "latest"
     if size == "tiny":

@@ -79,7 +79,7 @@ class Config(PretrainingConfig, TeacherConfig):
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
-    """Fills in what `init_from` determines, and `checkpoint.best_metric`: the loss of masked or of causal rows.
+    """Fills in what `init_from` determines.
 
     Raises:
       UserError: for another objective than that of its run, or masked tokens that are predicted at another position.
@@ -92,11 +92,7 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
             expected = f"{predict_at}, as in init_from={config['init_from']}"
             fix = f"set --config.masking.predict_at={predict_at}"
             raise UserError("config key masking.predict_at", got="same", expected=expected, fix=fix)
-    checkpoint = dict(config["checkpoint"])
-    if checkpoint["best_metric"] is None:
-        is_causal = config.get("objective") == "causal_lm" or config["masking"].get("causal_share") == 1
-        checkpoint["best_metric"] = f"valid/{'causal' if is_causal else 'masked'}_lm_loss"
-    return pretraining.resolve({**config, "checkpoint": checkpoint}, published)
+    return pretraining.resolve(config, published)
 
 
 open_vocabulary = bert.open_vocabulary

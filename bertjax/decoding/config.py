@@ -33,8 +33,8 @@ class DecodingConfig(Constrained, prefix="decoding"):
       min_ratio, min_extra: a hypothesis has at least min_ratio x source + min_extra tokens, excluding the end token.
       block_ngrams: size n of n-grams that may not occur twice; 0 for no blocking. See `ngram_blocking`.
       first_id: the first token of every hypothesis, at log-probability 0, whatever other settings exclude; None for
-        the model's choice, or for the only `data.target_prefix` if that is one token. `forced_bos_token_id` of
-        transformers.
+        the model's choice. `forced_bos_token_id` of transformers. Default with `init_from`: that of the folder, or the
+        only `data.target_prefix` if that is one token.
       force_eos: whether the last possible token of a beam search is the end token, at log-probability 0, even before
         the minimum length, as Marian's `forced_eos_token_id`. If False, hypotheses of the maximum length are truncated
         and compete without an end token.

@@ -205,7 +205,7 @@ def save(
       generation: additional keys of generation_config.json. The end token is forced only if they say so.
       seq_len: the number of tokens above which texts are split; a key of config.json that transformers ignores; None to
         omit it.
-      prefix: the text before every source, including the following space, which pipelines of transformers add.
+      prefix: the text before every source, with its trailing space; "" for none. Pipelines of transformers 4 add it.
     Raises:
       UserError: for an option that no family has.
     """

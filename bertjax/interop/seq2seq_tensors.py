@@ -159,6 +159,7 @@ def disassemble(
             tensors[name] = sinusoids(config.max_positions, config.hidden_size, config.sinusoid_layout)
         elif name in tensors:
             tensors[name] = np.pad(tensors[name], ((family.num_unused_positions, 0), (0, 0)))
+    # config.json cannot state this tie, so transformers needs the table.
     if family.ties_scaled and config.tie_output and not config.scale_output:
         tensors[OUTPUT] = tensors[shared if shared in tensors else of_target].copy()
     if not family.fixed["logits_bias"]:

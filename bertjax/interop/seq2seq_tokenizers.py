@@ -36,8 +36,9 @@ _START = "<s>"  # the usual start token of BART and mBART; other decoders start 
 def read_tokenizer(folder: Path, kind: str, model_size: int | None = None) -> LibraryTokenizer:
     """Returns the tokenizer of an encoder-decoder.
 
-    The template is `<s> A </s>` for BART and `A </s>` for the others, also for a tokenizer of no class that states
-    none, such as KoBART's. A text of mBART-50 starts with the code of its language and a space, such as "en_XX Hello".
+    The template is `<s> A </s>` for BART and `A </s>` for the others. A tokenizer.json of a generic class decides by
+    its post_processor; without one, as in KoBART, the template is `A </s>`, where transformers adds nothing.
+    A text of mBART-50 starts with the code of its language and a space, such as "en_XX Hello".
 
     Args:
       folder: a folder of transformers, with a tokenizer.json, or with a SentencePiece model or vocab.json and
@@ -67,13 +68,16 @@ def read_tokenizer(folder: Path, kind: str, model_size: int | None = None) -> Li
     missing = [f"{role}_token ({names[role]})" for role in names if role not in ids and role != "unk"]
     if missing:
         raise without(where, " and ".join(missing))
-    is_bart = kind == "bart" and class_name
-    template = Template.of_roberta(ids["bos"], ids["eos"]) if is_bart else Template.of_marian(ids["eos"])
+    has_start = kind == "bart" and bool(class_name)
+    template = Template.of_roberta(ids["bos"], ids["eos"]) if has_start else Template.of_marian(ids["eos"])
     if kind != "mbart":  # the post_processor of mBART states one language
         size = library.get_vocab_size(with_added_tokens=True)
         stated = read_template(state(library.post_processor), size, where)
         if not (stated or class_name):
-            log_once(f"{where} states no special tokens around texts: bertjax adds {names['eos']}", logging.WARNING)
+            fix = "add a post_processor to tokenizer.json to have others"
+            log_once(
+                f"{where} states no special tokens around texts: bertjax adds {names['eos']}; {fix}", logging.WARNING
+            )
         template = stated or template
     library.post_processor = template.processor(library.id_to_token)
     special = (token.content for token in library.get_added_tokens_decoder().values() if token.special)

@@ -236,6 +236,7 @@ class BertForSequenceClassification(nn.Module):
         x = _transformed(self.config, x)
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
         if self.lstm_size:
+            _check_unpacked(self.lstm_size, inputs)
             x = BiLSTM(self.lstm_size, name="lstm")(x, inputs.segment_ids).final
         return _classifier(self.config, self.num_labels, "classifier")(x)
 
@@ -258,6 +259,7 @@ class BertForTokenClassification(nn.Module):
         x = _transformed(self.config, x)
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
         if self.lstm_size:
+            _check_unpacked(self.lstm_size, inputs)
             x = BiLSTM(self.lstm_size, name="lstm")(x, inputs.segment_ids).hidden
         return _classifier(self.config, self.num_labels, "classifier")(x)
 
@@ -279,6 +281,7 @@ class BertForQuestionAnswering(nn.Module):
         x = Bert(self.config, name="bert")(inputs, deterministic=deterministic, return_attention=False).hidden
         x = _transformed(self.config, x)
         if self.lstm_size:
+            _check_unpacked(self.lstm_size, inputs)
             x = BiLSTM(self.lstm_size, name="lstm")(x, inputs.segment_ids).hidden
         logits = _classifier(self.config, 2, "qa_outputs")(x)
         return SpanLogits(logits[..., 0], logits[..., 1])
@@ -334,6 +337,7 @@ class BertFeatureTagger(nn.Module):
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B S C"]:
         """Returns the logits of each token, including padding."""
         check_layers(self.layers, self.config.num_layers, "model.feature_layers")
+        _check_unpacked(self.lstm_size, inputs)
         output = Bert(self.config, name="bert")(inputs, deterministic=True, return_attention=False, return_layers=True)
         assert output.layers is not None
         features = choose_layers(jax.lax.stop_gradient(output.layers), self.layers)
@@ -362,3 +366,10 @@ def _last_tokens(segment_ids: Int[Array, "B S"], first: Int[Array, "B E"] | None
 
 def _classifier(config: BertConfig, num_labels: int, name: str) -> Dense:
     return Dense(num_labels, kernel_init(config), "float32", config.unbiased != "classifiers", name=name)
+
+
+def _check_unpacked(lstm_size: int, inputs: BertInputs) -> None:
+    """Raises UserError for packed rows, across whose instances a BiLSTM would read."""
+    if inputs.position_ids is not None:
+        expected = "0 with packed rows, data.packing=True"
+        raise UserError("config key model.lstm_size", got=lstm_size, expected=expected, fix="set it to 0")

@@ -48,7 +48,8 @@ class CheckpointConfig(Constrained, prefix="checkpoint"):
         `evaluate_every`.
       keep: number of latest checkpoints to keep.
       best_metric: metric that defines the best checkpoints, among those that are saved and evaluated; "" to keep only
-        the latest. Default in classification: the last of `metrics`; in tagging: depends on the tags.
+        the latest. Default in pretraining: the loss of `objective`; in classification: the last of `metrics`; in
+        tagging: depends on the tags.
       best_mode: "min" if lower values of `best_metric` are better, "max" if higher values are better.
       keep_best: number of best checkpoints to keep in addition to the latest.
       final: checkpoint for the test split and for using the run: "latest", "best", a step, or the mean of the

@@ -137,12 +137,15 @@ class PretrainingConfig(PreparedTextConfig):
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
-    """Fills in the sizes, casing and vocabulary that `init_from` determines.
+    """Fills in the sizes, casing and vocabulary that `init_from` determines, and the metric of the best checkpoints.
 
     Raises:
       UserError: if a size is missing, a key contradicts the folder, or `masking.max_predictions` cuts the rate.
     """
     resolved = completion.bert(config, published, seq_len=128)
+    if resolved["checkpoint"]["best_metric"] is None:
+        objective = config.get("objective", "masked_lm")
+        resolved["checkpoint"] = {**resolved["checkpoint"], "best_metric": f"valid/{objective}_loss"}
     build(MaskingConfig, resolved["masking"], "masking").check_room(resolved["data"]["seq_len"])
     return resolved
 

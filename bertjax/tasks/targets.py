@@ -73,8 +73,8 @@ def targets(batch: Batch, phases: Mapping[int, BatchConfig]) -> Targets:
     if is_power_of_two(phase.batch_size // rows):  # micro-batches of every 2^b-th row
         most = most_predictions(phase.masking, phase.capacity, of_group)
     if most == of_group * size:
-        rows = f"the {of_group} rows of a device and micro-batch, or the numbers of these,"
-        log_once(f"the head reads all positions: {rows} are no power of two, or most rows are causal")
+        reason = f"the {of_group} rows of a device and micro-batch, or the numbers of these, are no power of two"
+        log_once(f"the head reads all positions: {reason}, or most rows are causal")
     starts = jnp.arange(rows)[:, None] % of_group * size
     fields = by_row._replace(positions=by_row.positions + starts)
     grouped = jax.tree.map(lambda field: field.reshape(groups, -1), fields)

@@ -1,6 +1,5 @@
 """Base class of tasks whose inputs and outputs are texts: prediction, and export to transformers."""
 
-import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from bertjax.data.codecs.translation.rows import PairCodec, join_parts
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import generation
-from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
 from bertjax.interop import encoder_decoders
 from bertjax.interop.encoder_decoders import SpecialIds
@@ -45,7 +43,7 @@ class TextToTextTask(Seq2SeqTask):
         self._vocabularies = vocabulary
         self._model = translators.make_model(config.model, [side.vocab_size for side in vocabulary])
         self._codec = config.codec(vocabulary)
-        self._decoding = _with_first_id(config.decoding, self._codec.files.target_prefix, vocabulary.target)
+        self._decoding = config.decoding
         self._ids = _target_ids(config.start_token, vocabulary.target)
 
     @property
@@ -151,7 +149,7 @@ class TextToTextTask(Seq2SeqTask):
         special = SpecialIds(ids.pad, ids.start, ids.end)
         prefixes = {*self._codec.files.source_prefix}
         if len(prefixes) > 1:
-            _log.warning("%s states no prefix, because config key data.source_prefix has several", folder)
+            _log.warning("%s states none of the prefixes of data.source_prefix: put one before each text", folder)
         prefix = prefixes.pop() if len(prefixes) == 1 else ""
         encoder_decoders.save(folder, params, model, special, decoding, self._codec.config.seq_len, prefix)
         self._vocabularies.save(folder, for_transformers=True)
@@ -161,21 +159,6 @@ def _target_ids(start_token: str, vocabulary: Tokenizer) -> TargetIds:
     """The special tokens of the target vocabulary. `start_token` is the decoder's first input."""
     start = {"begin": vocabulary.cls_id, "pad": vocabulary.pad_id, "end": vocabulary.sep_id}[start_token]
     return TargetIds(start, vocabulary.sep_id, vocabulary.pad_id, vocabulary.unk_id)
-
-
-def _with_first_id(config: DecodingConfig, prefixes: Sequence[str], vocabulary: Tokenizer) -> DecodingConfig:
-    """Returns settings with which targets begin with their prefix if it is one token, as the languages of mBART-50.
-
-    Raises:
-      UserError: if `first_id` is another token.
-    """
-    ids = vocabulary.encode(prefixes[0].strip()) if len({*prefixes}) == 1 else []
-    if len(ids) != 1 or ids == [vocabulary.unk_id] or vocabulary.template.start:
-        return config
-    (token,) = ids
-    expected = f"{token}, the token of data.target_prefix={prefixes[0]!r}"
-    config.check(config.first_id in (None, token), "first_id", expected, fix=f"set --config.decoding.first_id={token}")
-    return dataclasses.replace(config, first_id=token)
 
 
 def _pieces(vocabulary: Tokenizer, ids: np.ndarray) -> list[str]:

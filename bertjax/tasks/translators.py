@@ -12,6 +12,7 @@ from bertjax.data.rows.buckets import default_seq_len
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
 from bertjax.interop.published import CHANGEABLE, Published, determined
+from bertjax.interop.vocabularies import open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.progress import log_once
@@ -73,6 +74,7 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
         unset = {key: folder_model[key] for key, value in model.items() if value is None and key in folder_model}
         model = {**model, **unset, **sizes}
         data = _with_prefixes(config, prefixes)
+        decoding["first_id"] = _first_id(decoding["first_id"], published, data.get("target_prefix") or ())
         decoding["max_length"] = _within(decoding["max_length"], sizes.get("max_positions") or 0)
     elif model.get("share_embeddings") and data.get("joint") is False:
         raise UserError(
@@ -104,6 +106,22 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
     if checkpoint["final"] is None:
         checkpoint["final"] = _mean_of_last(config, checkpoint["save_every"], checkpoint["keep"])
     return {**config, **settings, "model": model, "data": data, "decoding": decoding, "checkpoint": checkpoint}
+
+
+def _first_id(first_id: int | None, published: Published, prefixes: Sequence[str]) -> int | None:
+    """The token that all targets begin with if their prefix is one token, such as the languages of mBART-50.
+
+    A `first_id` other than that of the folder is the user's choice, and stays.
+    """
+    if len({*prefixes}) != 1 or first_id not in (None, published.settings.get("decoding.first_id")):
+        return first_id
+    prefix = prefixes[0]
+    vocabulary = (open_vocabularies(published.path) if published.is_run else published.vocabularies).target
+    ids, in_text = vocabulary.encode_batch([prefix.strip(), f"{prefix}a"])
+    if len(ids) != 1 or ids != in_text[:1] or ids == [vocabulary.unk_id] or vocabulary.template.start:
+        return first_id
+    _log.info("decoding.first_id=%d, the token of data.target_prefix=%r", *ids, prefixes)
+    return ids[0]
 
 
 def _within(length: int, positions: int) -> int:
@@ -155,9 +173,9 @@ def _with_prefixes(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> di
                 expected=f"no value, because init_from={config['init_from']} has the vocabularies",
                 fix="omit it",
             )
-    if any(data.get(key) for key in ("source_prefix", "target_prefix")) or data.get("source") == DATES:
+    if data.get("source") == DATES:
         return data
-    return {**data, **prefixes}
+    return {**data, **{key: values for key, values in prefixes.items() if not data.get(key)}}
 
 
 def check_positions(config: Any) -> None:

@@ -232,12 +232,6 @@ def test_stages_of_causal_rows_alone_and_of_none_have_the_loss_of_one_term(text)
         np.testing.assert_allclose(loss, np.divide(*metrics[term]), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("share", "objective"), [(1.0, "causal"), (0.5, "masked")])
-def test_the_best_checkpoint_is_that_of_the_objective(text, share, objective):
-    *_, settings, _ = tiny.pretraining(tiny.config(text, **{**NOISE, "masking__causal_share": share}))
-    assert settings.checkpoint.best_metric == f"valid/{objective}_lm_loss"
-
-
 @pytest.mark.parametrize("rows", [12, 4])  # of one micro-batch, or of each of three
 def test_the_head_reads_all_positions_of_rows_that_are_no_power_of_two(text, caplog, rows):
     changes = {"batch_size": 12, "masking__causal_share": 0.0}

@@ -409,22 +409,22 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     assert re.findall(r"bleu of 40 .*?(?:\|normalized:(\S+))?$", caplog.text, re.MULTILINE) == [stated or ""]
 
 
-def test_an_export_states_the_prefixes(tmp_path):
-    """That of sources as pipelines of transformers add it, and that of targets, if it is one token, as forced."""
-    prefixes = {
-        "data__source_prefix": ("to German: ",),
-        "data__target_prefix": ("e ",),
-        "data__seq_len": 64,
-        "model__max_positions": 64,
-    }
-    task = task_of(tmp_path / "one", **prefixes, data__subwords="characters", model__norm="post")
+def test_an_export_states_the_prefix_of_sources(tmp_path):
+    """As pipelines of transformers add it. That of targets is the first token of hypotheses if it is one token."""
+    options = {"data__subwords": "characters", "data__seq_len": 64, "model__max_positions": 64, "model__norm": "post"}
+    task = task_of(tmp_path, data__source_prefix=("to German: ",), **options)
     task.export(random_params(task.init), tmp_path / "exported")
-    published = open_weights(tmp_path / "exported")
-    _, _, of_folder = published.translation()
     (token,) = task.tokenizer.target.encode("e")
-    assert of_folder == {"source_prefix": ("to German: ",)} and published.settings["decoding.first_id"] == token
-    with pytest.raises(UserError, match=rf"first_id: got 5; expected {token}, the token of data.target_prefix='e '"):
-        task_of(tmp_path / "other", **prefixes, data__subwords="characters", decoding__first_id=5)
+
+    def config_of(**values):
+        tree = tree_of("translation", "", {"init_from": str(tmp_path / "exported"), "data.source": "", **values})
+        return stages.of_config(translation, tree).config
+
+    for prefixes, first_id in ((("e ",), token), (("e ", "d "), None), (("ee ",), None)):
+        config = config_of(**{"data.target_prefix": prefixes, "decoding.max_length": 64})
+        assert config["data"]["source_prefix"] == ("to German: ",)
+        assert config["decoding"]["first_id"] == first_id
+    assert config_of(**{"data.target_prefix": ("e ",), "decoding.first_id": 7})["decoding"]["first_id"] == 7
 
 
 def test_a_line_gets_the_only_prefix(tmp_path):

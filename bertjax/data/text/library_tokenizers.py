@@ -112,7 +112,8 @@ class LibraryTokenizer(Tokenizer):
 
     def normalized(self, text: str) -> str:
         normalizer = self._library.normalizer
-        return without_marks(normalizer.normalize_str(text)) if normalizer else text
+        plain = without_marks(normalizer.normalize_str(text)) if normalizer else text
+        return plain.replace(self.newline, "\n")
 
     def save(self, folder: Path) -> None:
         """Writes tokenizer.json and tokenizer_config.json, which `transformers.AutoTokenizer` can also open."""
@@ -168,8 +169,9 @@ def save_library(library: Library, tokenizer: Tokenizer, folder: Path, silent: S
     """
     library.post_processor = tokenizer.template.processor(library.id_to_token)
     values = json.loads(library.to_str())
+    unknown = special_names(library, tokenizer).get("unk")  # which the files name as a special token anyway
     for token in values["added_tokens"]:
-        token["special"] = token["special"] or token["content"] in silent
+        token["special"] = token["special"] or token["content"] in {*silent} - {unknown}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{f"{role}_token": name for role, name in special_names(library, tokenizer).items()},

@@ -51,7 +51,7 @@ class Tokenizer(abc.ABC):
       sep_id: the id of the separator, which is also the end token.
       template: the special tokens around texts, and which end of a long text is truncated.
       normalization: the steps of `normalized`, such as "nfkc+lowercase"; empty if it changes nothing.
-      newline: what the end of a line is replaced with in targets, a token of PEGASUS.
+      newline: the token that stands for the end of a line in targets, such as PEGASUS's "<n>"; "\\n" if there is none.
     """
 
     vocab_size: int

@@ -104,7 +104,7 @@ def plan(config: Mapping[str, Any], build: Build, target: Target) -> dict[str, A
     }
     costs = step_costs(compiled.text, len(target.devices)) if compiled.text else None
     facts = _facts(target, compiled)
-    facts["assumptions"] += [_OF_TEACHERS] if isinstance(task, TaughtTask) else []
+    facts["assumptions"] += [_OF_TEACHERS] if "teacher" in compiled.sizes else []
     return {**record, **_times(record, costs, target, assembled.mesh), **facts}
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.rows.text_rows import text_row, truncated_sizes, unit_rows
+from bertjax.data.rows.text_rows import text_fields, text_row, truncated_sizes, unit_rows
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 
 TOKENIZER = WordPiece([*SPECIALS, "a", "b"], lowercase=True)
@@ -32,7 +32,7 @@ def test_texts_are_truncated_at_the_end_that_the_template_states(is_left, one, p
     tokenizer = TOKENIZER.with_template(template)
     for texts, limit, expected in (([[5, 6, 5]], 4, one), ([[5], [8, 6]], 5, pair)):
         ids = text_fields([texts], tokenizer, limit)["input_ids"].values.tolist()
-        assert ids[1 : len(expected) + 1] == expected
+        assert ids[1 : len(expected) + 1] == expected, texts
     rows, _ = unit_rows([[[5, 6, 5]]], tokenizer, 4)
     assert rows[0]["input_ids"].tolist() == [TOKENIZER.cls_id, *one, TOKENIZER.sep_id]
     assert (tokenizer != TOKENIZER, tokenizer.key != TOKENIZER.key) == (is_left, is_left)
