@@ -173,9 +173,9 @@ def _with_prefixes(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> di
                 expected=f"no value, because init_from={config['init_from']} has the vocabularies",
                 fix="omit it",
             )
-    if data.get("source") == DATES:
+    if any(data.get(key) for key in prefixes) or data.get("source") == DATES:
         return data
-    return {**data, **{key: values for key, values in prefixes.items() if not data.get(key)}}
+    return {**data, **prefixes}
 
 
 def check_positions(config: Any) -> None:
