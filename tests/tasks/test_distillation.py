@@ -16,7 +16,9 @@ from bertjax import load
 from bertjax.data.rows import targets
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
+from bertjax.experiments import bert_pretraining
 from bertjax.interop.published import open_weights
+from bertjax.modes import stages
 from bertjax.tasks import teachers as teaching
 from bertjax.tools.planning import plan_record
 from bertjax.training import flops, loop
@@ -272,8 +274,9 @@ def test_a_plan_has_the_memory_of_the_teacher(teachers):
     values, teacher = teachers("bert_pretraining")
     given = {**_VALUES, **values, "teacher": str(teacher), "distillation.hidden": 1.0}
     tree = tree_of("bert_pretraining", "tiny", given)
-    task, _ = plans.build(tree)
-    record = plan_record.plan(tree, plans.build, plans.target_of())
+    resolved = stages.of_config(bert_pretraining, tree)
+    task, _ = plans.build(resolved.config)
+    record = plan_record.plan(resolved.config, plans.build, plans.target_of())
     shapes = jax.eval_shape(task.teacher.init, jax.random.key(0))
     sizes = record["bytes_per_device"]
     assert sizes["teacher"] == 4 * sum(leaf.size for leaf in jax.tree.leaves(shapes))

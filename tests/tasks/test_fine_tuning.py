@@ -1,7 +1,6 @@
 """Lengths of fine-tuning in epochs, and the check of packing."""
 
 import json
-import re
 
 import pytest
 
@@ -70,11 +69,25 @@ def test_other_keys_and_the_argument_are_not_changed():
 
 
 @pytest.mark.parametrize(
-    ("experiment", "key", "value"), [("classification", "lstm_size", 8), ("tagging", "feature_layers", (-1,))]
+    ("experiment", "values", "got"),
+    [
+        ("classification", {"model__lstm_size": 8}, "model.lstm_size=8"),
+        (
+            "tagging",
+            {"model__feature_layers": (-1,), "model__lstm_size": 8},
+            "model.lstm_size=8, model.feature_layers=",
+        ),
+    ],
 )
-def test_packing_is_refused_for_models_that_mix_examples(experiment, key, value):
-    check(experiment, **{f"model__{key}": value})
+def test_packing_is_refused_for_models_that_mix_examples(experiment, values, got):
+    check(experiment, **values)
     check(experiment, data__packing=True)
-    got = re.escape(f"True with model.{key}={value}")
-    with pytest.raises(UserError, match=rf"config key data\.packing: got {got}.*; expected False.* Fix: omit"):
-        check(experiment, data__packing=True, **{f"model__{key}": value})
+    with pytest.raises(
+        UserError, match=rf"config key data\.packing: got True with {got}.*; expected False.* Fix: omit"
+    ):
+        check(experiment, data__packing=True, **values)
+
+
+def test_a_tagger_on_features_needs_a_bilstm():
+    with pytest.raises(UserError, match=r"model\.lstm_size: got 0; expected at least 1 with model\.feature_layers"):
+        check("tagging", model__feature_layers=(-1,))

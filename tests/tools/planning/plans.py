@@ -20,6 +20,7 @@ CHIP = Chip(peak_flops=1e9, hbm_bytes=2**30, hbm_bandwidth=1e9, links={"link": 1
 LAYERS, HIDDEN, LENGTH, VOCAB, ROWS, PREDICTED = 2, 128, 32, 1000, 16, 6
 VALUES = {
     "batch_size": ROWS,
+    "checkpoint.best_metric": "",
     "num_steps": 1000,
     "model.hidden_size": HIDDEN,
     "model.intermediate_size": 4 * HIDDEN,
@@ -50,7 +51,7 @@ def config(**values: Any) -> dict[str, Any]:
 
 def build(tree: Mapping[str, Any]) -> tuple[TrainingTask, TrainingConfig]:
     """Returns the task and the settings of a config."""
-    complete = stages.of_config(find(tree["experiment"]), dict(tree)).example()
+    complete = stages.Resolved(find(tree["experiment"]), dict(tree)).example()
     return complete.task, complete.settings
 
 
