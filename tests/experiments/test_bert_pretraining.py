@@ -250,6 +250,7 @@ def test_the_head_reads_all_positions_of_rows_that_are_no_power_of_two(text, cap
         ({"model__direction": "left_to_right"}, "masking.causal_share"),
         ({"model__direction": "left_to_right", "objective": "causal_lm"}, "masking.distribution"),
         ({"masking__causal_share": 1 / 32}, "masking.causal_share"),
+        ({"masking__causal_stages": ((0.5, 1 / 32),)}, "masking.causal_stages"),
         ({"batch_size": 12, "masking__causal_share": 1 / 8}, "masking.causal_share"),
     ],
 )

@@ -117,7 +117,8 @@ class BatchConfig:
         for share in masking.causal_shares:
             expected = f"a multiple of 1/{block}, as {block} is the largest power of two that divides batch_size"
             fix = "change the share, or take a power of two as batch_size"
-            masking.check(share * block % 1 == 0, "causal_share", expected, got=share, fix=fix)
+            key = "causal_share" if share == masking.causal_share else "causal_stages"
+            masking.check(share * block % 1 == 0, key, expected, got=share, fix=fix)
 
     @property
     def lengths(self) -> tuple[int, ...]:
