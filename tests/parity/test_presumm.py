@@ -1,8 +1,6 @@
 """Our BertSum compared with PreSumm's and BertSum's own code: checkpoints, scores and gradients.
 
-golden/make_presumm_golden.py makes the golden files by running that code in a separate environment. With
-BERTJAX_PRESUMM="PYTHON PRESUMM BERTSUM" (the interpreter of that environment and the two clones), the slow test
-repeats this.
+golden/make_presumm_golden.py makes the golden files by running that code in a separate environment.
 """
 
 import functools
