@@ -1,5 +1,3 @@
-"""Tests of Beam's local runner with worker processes."""
-
 import functools
 import os
 

@@ -1,5 +1,3 @@
-"""Tests of splitting off validation rows."""
-
 import numpy as np
 import pytest
 

@@ -89,17 +89,6 @@ def test_a_cache_read_by_lineage_gives_the_same_as_a_reordered_one(stopping, fac
     jax.tree.map(np.testing.assert_array_equal, reordered, by_lineage)
 
 
-def run_step(step, cache, settings, minima, maxima):
-    """Runs a search whose step has side effects, and waits for them."""
-    options = {"config": settings, "eos_id": EOS, "pad_id": PAD, "continues": None}
-    start = np.full(len(minima), toys.START)
-    run = jax.jit(functools.partial(beam_search, step, lambda length: cache, **options))
-    limits = {"min_lengths": np.array(minima), "max_lengths": np.array(maxima)}
-    ours = run(start_ids=start, **limits)
-    jax.effects_barrier()
-    return ours
-
-
 @pytest.mark.parametrize("changes", [*NARROW[1:3], {"stopping": "presumm"}], ids=str)
 @few
 @given(seed=seeds)
@@ -141,7 +130,10 @@ def test_the_loop_stops_when_every_row_is_done():
         logits = jnp.where(beams.index == 3, 50.0, -50.0) * (jnp.arange(8) == EOS)
         return jnp.broadcast_to(logits, (*tokens.shape, 8)), cache
 
-    ours = run_step(step, (), config(max_length=50), [0], [50])
+    options = {"config": config(max_length=50), "eos_id": EOS, "pad_id": PAD, "continues": None}
+    run = jax.jit(functools.partial(beam_search, step, lambda length: (), **options))
+    ours = run(start_ids=np.array([toys.START]), min_lengths=np.array([0]), max_lengths=np.array([50]))
+    jax.effects_barrier()  # waits for the callbacks
     assert max(steps) == 3
     assert int(ours.lengths[0, 0]) == 4
 

@@ -99,20 +99,6 @@ def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, groups, key
     np.testing.assert_allclose(weights, expected[1], atol=1e-6)
 
 
-def loss(module, variables, x, source, mask):
-    rngs, deterministic = {"dropout": jax.random.key(2)}, not module.config.attention_dropout
-    options = {"deterministic": deterministic, "return_attention": False}
-    return jnp.mean(module.apply(variables, x, source, mask, rngs=rngs, **options)[0].total() ** 2)
-
-
-@pytest.mark.parametrize(("devices", "chunked"), [(1, True), (2, False)])
-def test_attention_is_chunked_only_on_one_cpu(monkeypatch, devices, chunked):
-    monkeypatch.setattr("bertjax.models.attention.chunked._SCORES_AT_A_TIME", 1)
-    output = functools.partial(loss, attention())
-    with jax.set_mesh(jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])):
-        assert ("scan" in str(jax.make_jaxpr(output)(init(attention()), *inputs()))) == chunked
-
-
 def test_returned_weights_have_no_dropout():
     module = attention(dropout=0.5)
     still, weights = run(attention(), *inputs())

@@ -103,15 +103,9 @@ def apply_scorer(model, variables, sentences, mask, first):
     return model.apply(variables, method=lambda model: model.scorer(sentences, mask, first, deterministic=True))
 
 
-def score(case, variables, sentences, mask=SENTENCE_MASK, first=(0, 0, 0)):
+def score(case, sentences, first=(0, 0, 0)):
     """The scores of the scorer without BERT."""
-    model = make(case) if isinstance(case, str) else case
-    return np.asarray(apply_scorer(model, variables, sentences, mask, np.array(first[: len(mask)], np.int32)))
-
-
-def random_sentences(seed=0):
-    x = np.random.default_rng(seed).standard_normal((3, 4, CONFIG.hidden_size)).astype(np.float32)
-    return np.where(MASK[..., None], x, 0)
+    return np.asarray(apply_scorer(make(case), init(case), sentences, SENTENCE_MASK, np.array(first, np.int32)))
 
 
 def test_mean_pooling_of_sentences():
@@ -139,12 +133,13 @@ def test_sentences_of_a_part_are_numbered_as_in_the_document():
     numbers = np.asarray(jax.jit(_numbers, static_argnums=(1, 2))(first, 4, CONFIG.hidden_size))
     for row, start in enumerate(first.tolist()):
         np.testing.assert_allclose(numbers[row], table[start : start + 4], atol=5e-4 if start > 100 else 1e-6)
-    x = random_sentences()
+    x = np.random.default_rng(0).standard_normal((3, 4, CONFIG.hidden_size)).astype(np.float32)
+    x = np.where(MASK[..., None], x, 0)
     shifted = np.where(MASK[..., None], x + numbers - table[:4], 0).astype(np.float32)
-    ours = score("transformer", init("transformer"), x, first=first)
-    np.testing.assert_allclose(ours[MASK], score("transformer", init("transformer"), shifted)[MASK], atol=2e-5)
+    ours = score("transformer", x, first)
+    np.testing.assert_allclose(ours[MASK], score("transformer", shifted)[MASK], atol=2e-5)
     for case in ("classifier", "rnn"):
-        np.testing.assert_array_equal(score(case, init(case), x, first=first), score(case, init(case), x))
+        np.testing.assert_array_equal(score(case, x, first), score(case, x))
 
 
 def test_first_sentences_default_to_0():

@@ -307,6 +307,3 @@ def test_embeddings_of_another_size_are_projected_and_tied_to_the_head():
     )
     np.testing.assert_allclose(output.layers[0], embedded @ projection["kernel"] + projection["bias"], atol=1e-5)
     assert "projection" not in params_of(BERT)["embeddings"]
-
-
-# Heads.

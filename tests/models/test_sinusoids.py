@@ -1,7 +1,6 @@
 import math
 
 import numpy as np
-import pytest
 
 from bertjax.models.embeddings import sinusoids
 
@@ -30,6 +29,5 @@ def test_deinterleaved_reorders_interleaved():
     np.testing.assert_array_equal(sinusoids(70, 8, "deinterleaved"), np.concatenate([table[:, ::2], table[:, 1::2]], 1))
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "half_split", "deinterleaved"])
-def test_the_smallest_size(layout):
-    np.testing.assert_allclose(sinusoids(3, 2, layout)[2], [math.sin(2), math.cos(2)], atol=1e-7)
+def test_the_smallest_size_of_half_split():
+    np.testing.assert_allclose(sinusoids(3, 2, "half_split")[2], [math.sin(2), math.cos(2)], atol=1e-7)

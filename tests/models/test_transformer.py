@@ -108,10 +108,8 @@ def test_gradients_of_activations_equal_those_of_jax(dtype):
     }
     for name, formula in formulas.items():
         rounded = x.astype(dtype)
-        found, expected = (
-            jax.vmap(jax.grad(ACTIVATIONS[name]))(rounded),
-            jax.vmap(jax.grad(formula))(jnp.float32(rounded)),
-        )
+        found = jax.vmap(jax.grad(ACTIVATIONS[name]))(rounded)
+        expected = jax.vmap(jax.grad(formula))(jnp.float32(rounded))
         assert found.dtype == dtype
         np.testing.assert_allclose(np.float32(found), expected, atol=tolerance)
 
@@ -208,15 +206,6 @@ def test_kernels_are_initialized_truncated_at_two_standard_deviations():
     # The standard deviation of a normal variable truncated at 2 is 0.87962566.
     np.testing.assert_allclose(kernel.std(), 0.02 * 0.87962566, rtol=0.01)
     assert (np.asarray(params["bias"]) == 0).all()
-
-
-def test_xavier_kernels_are_uniform_within_their_bound():
-    config = dataclasses.replace(CONFIG, initializer="xavier_uniform", hidden_size=64, intermediate_size=320)
-    layers = make(config, jax.random.key(5))["params"]["layers"]
-    for kernel, limit in ((layers["attention"]["key"]["kernel"], 6 / 128), (layers["output"]["kernel"], 6 / 384)):
-        kernel = np.asarray(kernel)
-        assert 0.99 * limit**0.5 < np.abs(kernel).max() <= limit**0.5 * (1 + 1e-6)
-        np.testing.assert_allclose(kernel.std(), (limit / 3) ** 0.5, rtol=0.05)
 
 
 def test_activation_dropout_drops_activations_of_the_feed_forward_network():

@@ -1,5 +1,3 @@
-"""Sources of texts that evaluate vectors, and what their digest depends on."""
-
 import dataclasses
 import unicodedata
 

@@ -1,5 +1,3 @@
-"""Minimal pairs: the formats of files, malformed rows, and the rows that score a sentence."""
-
 import gzip
 import json
 import logging

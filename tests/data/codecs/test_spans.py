@@ -157,14 +157,6 @@ def test_answers_are_restored_in_their_original_text(context, answer):
     assert recovered(ask(context, answer, question="")) == answer
 
 
-@pytest.mark.parametrize(
-    ("context", "answer", "expected"),
-    [("x japanese y", "apan", "japan"), ("x han y", " han ", "han"), ("x ΟΔΟΣ y", "ΔΟ", "ΟΔΟΣ")],
-)
-def test_answers_are_extended_to_whole_pieces_and_stripped(context, answer, expected):
-    assert recovered(ask(context, answer)) == expected
-
-
 @pytest.mark.parametrize("start", range(0, 100, 3))
 @pytest.mark.parametrize("length", [1, 5])
 def test_answers_are_found_at_any_position_of_any_window(start, length):

@@ -1,5 +1,3 @@
-"""Tagged sentences of tables in the forms that people have."""
-
 import json
 import logging
 import unicodedata

@@ -1,10 +1,7 @@
-import gzip
 import json
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bertjax.data.codecs.tagging import sentences
 from bertjax.data.codecs.tagging.column_files import ColumnsConfig
@@ -14,6 +11,7 @@ from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
+from tests.data.files import write
 
 ENTITIES = ColumnsConfig(word_column=0, tag_column=-1)
 PARTS_OF_SPEECH = ColumnsConfig(word_column=1, tag_column=3)
@@ -21,30 +19,23 @@ VOCAB = [*SPECIALS, "a", "##a", "b", "##b", "c", ","]
 TOKENIZER = WordPiece(VOCAB, lowercase=True)
 
 
-def write(tmp_path, text, name="text.conll"):
-    path = tmp_path / name
-    data = text if isinstance(text, bytes) else text.encode()
-    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    return path
-
-
-def read(tmp_path, text, columns=ENTITIES, name="text.conll"):
-    sentences = list(read_sentences(str(write(tmp_path, text, name)), "data.source", columns, BadRows("stop")))
-    lines = [int(sentence.where.removeprefix(f"{tmp_path / name}:")) for sentence in sentences]
+def read(text, columns=ENTITIES, name="text.conll"):
+    sentences = list(read_sentences(str(write(name, text)), "data.source", columns, BadRows("stop")))
+    lines = [int(sentence.where.removeprefix(f"{name}:")) for sentence in sentences]
     return [list(zip(sentence.words, sentence.tags, strict=True)) for sentence in sentences], lines
 
 
 @pytest.mark.parametrize("name", ["text.conll", "text.txt.gz"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", " \n"])
-def test_columns_separated_by_spaces(tmp_path, name, end):
+def test_columns_separated_by_spaces(name, end):
     text = "-DOCSTART- -X- O\n\n\nU.N. NNP  B-ORG\n# X O\n  \n-DOCSTART- -X- O\nx\xa0y\u3000 Z  B-PER"
-    sentences, lines = read(tmp_path, text.replace("\n", end), name=name)
+    sentences, lines = read(text.replace("\n", end), name=name)
     assert sentences == [[("U.N.", "B-ORG"), ("#", "O")], [("x\xa0y\u3000", "B-PER")]]
     assert lines == [4, 8]
 
 
-def test_columns_separated_by_tabs(tmp_path):
-    sentences, lines = read(tmp_path, "\ufeffNew York\tB-LOC\n#\t O\n\t\n\nx y\tO\n-DOCSTART-\tO\nz\tO\n\n")
+def test_columns_separated_by_tabs():
+    sentences, lines = read("\ufeffNew York\tB-LOC\n#\t O\n\t\n\nx y\tO\n-DOCSTART-\tO\nz\tO\n\n")
     assert sentences == [[("New York", "B-LOC"), ("#", "O")], [("x y", "O")], [("z", "O")]]
     assert lines == [1, 5, 7]
 
@@ -64,16 +55,16 @@ CONLLU = """# newdoc id = 1
 
 
 @pytest.mark.parametrize("name", ["a.conllu", "a.conllu.gz", "a.txt"])
-def test_conllu(tmp_path, name):
-    sentences, lines = read(tmp_path, CONLLU, PARTS_OF_SPEECH, name)
+def test_conllu(name):
+    sentences, lines = read(CONLLU, PARTS_OF_SPEECH, name)
     assert sentences == [[("Do", "AUX"), ("n't", "PART"), ("#", "SYM")], [("go", "VERB")]]
     assert lines == [4, 11]
 
 
-def test_conllu_is_detected_by_the_file_name(tmp_path):
+def test_conllu_is_detected_by_the_file_name():
     text = "# text = a\tb\n1-2\tab\t_\t_\n1\ta\t_\tX\n"
-    assert read(tmp_path, text, PARTS_OF_SPEECH, "a.conllu") == ([[("a", "X")]], [3])
-    assert read(tmp_path, text.partition("\n")[2], PARTS_OF_SPEECH, "a.txt") == ([[("ab", "_"), ("a", "X")]], [1])
+    assert read(text, PARTS_OF_SPEECH, "a.conllu") == ([[("a", "X")]], [3])
+    assert read(text.partition("\n")[2], PARTS_OF_SPEECH, "a.txt") == ([[("ab", "_"), ("a", "X")]], [1])
 
 
 @pytest.mark.parametrize(
@@ -85,22 +76,21 @@ def test_conllu_is_detected_by_the_file_name(tmp_path):
         ("1 EU B-ORG\n2 calls O\n", "a.conll"),
     ],
 )
-def test_ids_are_not_read_as_words(tmp_path, text, name):
+def test_ids_are_not_read_as_words(text, name):
     with pytest.raises(UserError, match=r"got the ids 1, 2, ... of the words, in column 0.*tagging.py:conllu") as error:
-        read(tmp_path, text, ENTITIES, name)
-    assert str(error.value).startswith(str(tmp_path / name))
+        read(text, ENTITIES, name)
+    assert str(error.value).startswith(name)
 
 
-def test_numbers_are_words_unless_they_count_the_words(tmp_path):
+def test_numbers_are_words_unless_they_count_the_words():
     text = "1 O\n\n1 O\n3 O\n\n1 O\n2 O\n"
-    assert [len(sentence) for sentence in read(tmp_path, text)[0]] == [1, 2, 2]
+    assert [len(sentence) for sentence in read(text)[0]] == [1, 2, 2]
 
 
-def test_several_files_in_order_and_a_sentence_ends_with_its_file(tmp_path):
-    write(tmp_path, "b O", "b.conll")
-    write(tmp_path, "a\tO", "a.conll")
-    source = f"{tmp_path}/b.conll,{tmp_path}/a*.conll"
-    sentences = read_sentences(source, "data.source", ENTITIES, BadRows("stop"))
+def test_several_files_in_order_and_a_sentence_ends_with_its_file():
+    write("b.conll", "b O")
+    write("a.conll", "a\tO")
+    sentences = read_sentences("b.conll,a*.conll", "data.source", ENTITIES, BadRows("stop"))
     assert [sentence.words for sentence in sentences] == [("b",), ("a",)]
 
 
@@ -120,28 +110,28 @@ def test_several_files_in_order_and_a_sentence_ends_with_its_file(tmp_path):
         ("\n-DOCSTART- O\n\n", ENTITIES, "text.conll: got no sentences; expected a word"),
     ],
 )
-def test_bad_files_are_errors(tmp_path, text, columns, message):
+def test_bad_files_are_errors(text, columns, message):
     with pytest.raises(UserError) as error:
-        read(tmp_path, text, columns)
-    assert str(error.value).startswith(str(tmp_path / "text.conll"))
+        read(text, columns)
+    assert str(error.value).startswith("text.conll")
     assert message in str(error.value)
 
 
-def test_sentences_with_bad_rows_can_be_skipped(tmp_path):
-    path = write(tmp_path, b"a O\n\nb\xff O\nb O\n\nc\nc O\n-DOCSTART-\nd O")
+def test_sentences_with_bad_rows_can_be_skipped():
+    path = write("text.conll", b"a O\n\nb\xff O\nb O\n\nc\nc O\n-DOCSTART-\nd O")
     bad_rows = BadRows("skip")
     found = list(read_sentences(str(path), "data.source", ENTITIES, bad_rows))
     assert [sentence.words for sentence in found] == [("a",), ("d",)]
     assert bad_rows.count == 2
     with pytest.raises(UserError, match=r"got no sentences, 1 sentences with bad rows skipped;"):
-        list(read_sentences(str(write(tmp_path, "a")), "data.source", ENTITIES, BadRows("skip")))
+        list(read_sentences(str(write("text.conll", "a")), "data.source", ENTITIES, BadRows("skip")))
 
 
-def test_a_file_without_blank_lines_is_an_error(tmp_path, monkeypatch):
+def test_a_file_without_blank_lines_is_an_error(monkeypatch):
     monkeypatch.setattr(sentences, "MAX_WORDS", 3)
-    assert read(tmp_path, "\n" + "a O\n" * 3)[1] == [2]
+    assert read("\n" + "a O\n" * 3)[1] == [2]
     with pytest.raises(UserError, match=r":2: got a sentence of more than 3 words; .* Fix: separate the sentences"):
-        read(tmp_path, "\n" + "a O\n" * 4)
+        read("\n" + "a O\n" * 4)
 
 
 def test_rows_of_a_short_sentence():
@@ -160,15 +150,6 @@ def test_rows_of_a_long_sentence_with_a_word_longer_than_a_row():
     texts = ["".join(VOCAB[id_] for id_ in row["input_ids"]) for row in found]
     assert texts == ["[CLS]ab##ac[SEP]", "[CLS]a##b##a##b##a[SEP]", "[CLS]ca[SEP]"]
     assert [row["unit_starts"].tolist() for row in found] == [[1, 2, 4], [1], [1, 2]]
-
-
-@given(st.lists(st.text("abc,\u200b", min_size=1, max_size=9), min_size=1, max_size=40), st.integers(3, 20))
-def test_each_word_is_found_at_its_position(words, seq_len):
-    first = [(*ids, TOKENIZER.unk_id)[0] for ids in TOKENIZER.encode_batch(words)]
-    found, _ = sentence_rows(words, TOKENIZER, seq_len)
-    owned = [id_ for row in found for id_ in row["input_ids"][row["unit_starts"]]]
-    assert owned == first
-    assert all(len(row["input_ids"]) <= seq_len for row in found)
 
 
 @pytest.mark.parametrize(("source", "valid_source", "scheme"), [("a", "b", "IO"), ("a", "", "BIO"), ("", "b", "BIO")])

@@ -250,14 +250,6 @@ def test_copies_of_a_document_are_in_the_same_split(make_config, prepare, tiny_d
     assert set(texts_of(prepare(make_config()), "valid")) == set(valid)
 
 
-def test_validation_text_can_have_its_own_source(make_config, prepare, tiny_documents, tmp_path):
-    valid = tmp_path / "valid.txt"
-    valid.write_text("the cat\n\nthe dog .\na tree\n")
-    prepared = prepare(make_config(valid_source=str(valid)))
-    assert texts_of(prepared, "valid") == ["the cat", "the dog . a tree"]
-    assert texts_of(prepared, "train") == [" ".join(lines) for lines in tiny_documents]
-
-
 def test_the_vocabulary_is_trained_without_validation_documents(make_config, prepare, tiny_documents, monkeypatch):
     seen: list[list[str]] = []
     count = preparation.count_words
@@ -280,7 +272,7 @@ def raised(make: Callable[[], object]) -> str:
     return str(error.value)
 
 
-def test_words_of_the_training_documents_are_added_to_a_vocabulary(make_config, prepare, tiny_documents, tmp_path):
+def test_words_of_the_training_documents_are_added_to_a_vocabulary(make_config, prepare, tmp_path):
     before = prepare(make_config())
     config = make_config(add_words=4)
     after = prepare(config)

@@ -30,11 +30,6 @@ def all_rows(made: EpochPlan, epoch: int) -> PlannedRows:
     return made.rows(epoch, 0, made.count(epoch))
 
 
-def content(made: EpochPlan, epoch: int) -> bytes:
-    rows = all_rows(made, epoch)
-    return rows.instances.tobytes() + rows.first.tobytes()
-
-
 def in_order(rows: PlannedRows) -> np.ndarray:
     """Returns the instances in the order of the text."""
     return np.sort(rows.instances, order=["document_a", "start_a"])

@@ -7,7 +7,7 @@ from bertjax.data.pretraining import corpus, preparation
 from bertjax.data.pretraining.corpus import CorpusConfig, Preparation
 from bertjax.data.readers import records
 from bertjax.data.text import word_counts
-from tests.data.folders import TRAINED, digests, fingerprint, left_behind, texts_of
+from tests.data.folders import TRAINED, digests, fingerprint, left_behind
 
 
 def in_small_parts(monkeypatch) -> None:
@@ -98,14 +98,3 @@ def test_finished_parts_are_not_computed_again(make_config, tmp_path, monkeypatc
     assert len(writes) == 2
     assert len(made) == len(set(made))
     assert {name for name, _ in made} == {"_count_words", "_tokenize"}
-
-
-def test_parts_change_only_the_division_into_record_files(make_config, prepare, tmp_path, monkeypatch):
-    one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
-    in_small_parts(monkeypatch)
-    many = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "many")))
-    for name in corpus.SPLITS:
-        assert texts_of(one, name) == texts_of(many, name)
-        assert len(list(many.folder.rglob(f"*-{name}.array_record*"))) > 1
-    differ = {name for name, digest in digests(one.folder).items() if digests(many.folder).get(name) != digest}
-    assert all(name.startswith(("records/", "manifest.json")) for name in differ)  # the manifest has the sizes of files

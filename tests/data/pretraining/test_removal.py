@@ -151,16 +151,6 @@ def test_a_crowd_of_similar_documents_is_not_compared_pair_by_pair(make_corpus, 
     assert len(compared) < 300 * 299 / 2 / 10
 
 
-def test_editions_of_one_book_lose_only_true_copies(make_corpus):
-    """Similarity is not transitive: of a chain of editions, those that are similar to one that stays are removed."""
-    book, more = random_documents(2, 400)
-    editions = [[*more[:n], *book[n:]] for n in range(0, 240, 24)]
-    removal = remove({"books": make_corpus([*editions, book])})
-    expected = by_brute_force([*editions, book], 0.8)
-    assert [(pair["document"], pair["kept"]["document"]) for pair in records_of(removal)] == [p[:2] for p in expected]
-    assert 3 < len(expected) < 9
-
-
 @pytest.mark.parametrize("action", ["drop", "keep"])
 def test_evaluation_texts_and_validation_documents_in_training_documents(make_corpus, tmp_path, action):
     text, edited, held_out, short, *others = random_documents(30, 40)
@@ -245,7 +235,7 @@ def test_an_interrupted_search_resumes_to_the_same_bytes(make_corpus, monkeypatc
     assert scanned == list(range(int(first[-1].stem), len(documents)))
 
 
-def test_several_workers_find_the_same(make_corpus, monkeypatch):
+def test_several_workers_find_the_same(make_corpus):
     one, other = ({"text": make_corpus(planted(60))} for _ in range(2))
     expected = digests(remove(one).folder)
     assert digests(remove(other, workers=2).folder) == expected

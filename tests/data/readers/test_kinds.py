@@ -13,11 +13,11 @@ from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.readers.sources import TextSource
 from bertjax.errors import UserError
+from tests.data.files import write
+from tests.experiments.commands import settings_of
 
 STOP = BadRows("stop")
 MARKUP = (".xml", ".sgm", ".xlf", ".docx", ".pdf", ".html.gz")
-PAIRS = {"valid_source": "", "valid_target": "", "test_source": "", "test_target": "", "valid_fraction": 0.5}
-PAIRS |= {"source_column": "", "target_column": "", "header": True, "separator": "", "on_bad_row": "stop"}
 # For each reader, the suffixes of tables and JSON that it does not read.
 READERS = {
     "text": (lambda name: TextSource(name, "text", "stop").documents(), ()),
@@ -29,7 +29,7 @@ READERS = {
     ),
     "pairs": (
         lambda name: ParallelText(
-            ParallelTextConfig(source="a.en", target=name, source_prefix=(), target_prefix=(), **PAIRS), "train", 0
+            settings_of(ParallelTextConfig, "translation", source="a.en", target=name), "train", 0
         ).pairs(),
         (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".TMX"),
     ),
@@ -44,12 +44,11 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_unknown_structured_files_are_refused(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.en").write_text("text\tO\n")
+def test_unknown_structured_files_are_refused(name):
+    write("a.en", "text\tO\n")
     read, others = READERS[name]
     for suffix in (*others, *MARKUP):
-        (tmp_path / f"a{suffix}").write_text("text\tO\n")
+        write(f"a{suffix}", "text\tO\n")
         kind = suffix.lower().removesuffix(".gz")
         with pytest.raises(UserError, match=rf"^config key data\.(source|target)=a{suffix}: got a \{kind} file"):
             list(read(f"a{suffix}"))

@@ -102,13 +102,6 @@ def test_bad_json_files_are_errors(content, message):
     assert "on_bad_row" not in str(error.value)
 
 
-def test_finding_files():
-    for name in ("b.json", "a.tsv", "c/d.tsv", "c/e.tsv.gz"):
-        write(name, b"x")
-    assert lines.find_files("b.json, a.tsv", "data.source") == [Path("b.json"), Path("a.tsv")]
-    assert lines.find_files("**/*.tsv*", "data.source") == [Path("a.tsv"), Path("c/d.tsv"), Path("c/e.tsv.gz")]
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -37,14 +37,6 @@ def test_tsv_quotes_nothing(name):
     ]
 
 
-def test_columns_without_a_header_are_numbered():
-    write("a.tsv", "gj04\t1\t\tThe sailors rode.\ncj99\t0\t*\tThe more.\n")
-    assert read("a.tsv", header=False) == [
-        Row({"0": "gj04", "1": "1", "2": "", "3": "The sailors rode."}, "a.tsv:1"),
-        Row({"0": "cj99", "1": "0", "2": "*", "3": "The more."}, "a.tsv:2"),
-    ]
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 def test_csv_is_quoted(name):
     write(name, '"3","Say ""no"", he said","one\\\r\n\r\ntwo"\r\n\r\n4,plain,"last"\r\n5,,\r\n')
@@ -72,15 +64,6 @@ def test_data_separator_overrides_the_file_name():
     assert read("a.txt", separator="\t") == [Row({"a": '"x', "b": "y"}, "a.txt:2")]
     write("a.tsv", 'a,b\n"x,1",y\n')
     assert read("a.tsv", separator=",") == [Row({"a": "x,1", "b": "y"}, "a.tsv:2")]
-
-
-@pytest.mark.parametrize("header", [True, False])
-def test_json_lines_name_their_values(header):
-    write("a.jsonl.gz", '{"text": "x", "label": 1}\n\n{"label": null, "more": [1.5]}\n')
-    assert read("a.jsonl.gz", header) == [
-        Row({"text": "x", "label": 1}, "a.jsonl.gz:1"),
-        Row({"label": None, "more": [1.5]}, "a.jsonl.gz:3"),
-    ]
 
 
 def test_a_column_may_be_a_key_of_an_object():

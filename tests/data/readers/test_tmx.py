@@ -1,5 +1,3 @@
-"""Tests of translation memories as tables, of bad units, and of files that are refused."""
-
 import gzip
 
 import pytest

@@ -153,12 +153,6 @@ def test_processes_split_the_rows_of_batches_of_any_size():
             np.testing.assert_array_equal(part["labels"], whole["labels"][indices])
 
 
-def test_bucket_lengths_end_with_the_limit():
-    assert bucket_lengths(16) == (8, 12, 16)
-    assert bucket_lengths(512)[-2:] == (384, 512)
-    assert bucket_lengths(9) == (8, 9)
-
-
 @pytest.mark.parametrize("seq_len", [7, 65])
 def test_seq_len_out_of_range_is_an_error(seq_len):
     with pytest.raises(UserError, match=rf"data.seq_len: got {seq_len}; expected 8 to model.max_positions=64"):

@@ -1,5 +1,3 @@
-"""Batches of examples of several texts."""
-
 import itertools
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Tests of rows of one or two texts: special tokens, truncation as in Google's code, and windows."""
-
 import dataclasses
 
 import numpy as np
@@ -7,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.rows.text_rows import text_fields, text_row, truncated_sizes, unit_rows
+from bertjax.data.rows.text_rows import text_fields, truncated_sizes, unit_rows
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 
 TOKENIZER = WordPiece([*SPECIALS, "a", "b"], lowercase=True)
@@ -36,14 +34,6 @@ def test_texts_are_truncated_at_the_end_that_the_template_states(is_left, one, p
     rows, _ = unit_rows([[[5, 6, 5]]], tokenizer, 4)
     assert rows[0]["input_ids"].tolist() == [TOKENIZER.cls_id, *one, TOKENIZER.sep_id]
     assert (tokenizer != TOKENIZER, tokenizer.key != TOKENIZER.key) == (is_left, is_left)
-
-
-def test_rows():
-    cls, sep = TOKENIZER.cls_id, TOKENIZER.sep_id
-    row = text_row([[5, 6], [6]], TOKENIZER)
-    assert row["input_ids"].tolist() == [cls, 5, 6, sep, 6, sep]
-    assert row["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1]
-    assert text_row([[5]], TOKENIZER)["token_type_ids"].tolist() == [0, 0, 0]
 
 
 def test_units_of_a_pair():

@@ -1,9 +1,5 @@
-"""Tests of rows of articles: worked examples, and the scores and labels of every sentence."""
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig, merge_scores, rows, sentence_labels
 from bertjax.data.rows.stored import ragged
@@ -103,34 +99,7 @@ def test_windows_and_their_labels():
     assert merge_scores(parts, scores, 6).tolist() == [0, 1, 2, 3, 4, 5]
 
 
-articles = st.lists(st.integers(0, 15).map(lambda count: "a " * count), min_size=1, max_size=30)
-
-
-@given(articles, st.integers(8, 30), st.data())
-def test_every_sentence_is_scored_once_in_a_row_that_shows_it(sentences, seq_len, data):
-    found = rows(sentences, TOKENIZER, config(seq_len=seq_len, window_overlap=data.draw(st.integers(0, seq_len - 1))))
-    parts = [row.part for row in found]
-    assert [number for _, owns in parts for number in owns] == list(range(len(sentences)))
-    labels, outputs, weights = list(range(len(sentences))), [], 0
-    for row in found:
-        covers, owns = row.part
-        inputs = row.inputs
-        starts = np.flatnonzero(inputs["sentence_starts"])
-        assert len(inputs["input_ids"]) <= seq_len
-        assert set(owns) <= set(covers) and len(starts) == len(covers)
-        assert (inputs["input_ids"][starts] == CLS).all() and inputs["input_ids"][-1] == SEP
-        assert np.bincount(inputs["input_ids"], minlength=4)[[CLS, SEP]].tolist() == [len(starts)] * 2
-        targets = sentence_labels(ragged([inputs["sentence_starts"]]), [(row.part, labels)])
-        weights += targets["label_weights"].values.sum()
-        outputs.append(np.concatenate([np.arange(covers.start, covers.stop), [-1.0] * 5]))
-        assert targets["labels"].values.sum() == sum(owns)
-    assert weights == len(sentences)
-    assert merge_scores(parts, outputs, len(sentences)).tolist() == labels
-
-
 @pytest.mark.parametrize("overlap", [12, -1])
 def test_windows_overlap_by_less_than_their_length(overlap):
-    with pytest.raises(
-        UserError, match=rf"window_overlap: got {overlap}; expected at least 0 and less than data\.seq_"
-    ):
+    with pytest.raises(UserError, match=rf"window_overlap: got {overlap}; expected at least 0 and less than data\.seq"):
         config(window_overlap=overlap)

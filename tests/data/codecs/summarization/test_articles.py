@@ -1,5 +1,3 @@
-"""Tests of articles from every kind of source, and of their errors."""
-
 import itertools
 import json
 import pickle
@@ -83,12 +81,6 @@ def test_a_list_has_sentences_or_several_references(caplog):
     with pytest.raises(UserError, match=r"a\.jsonl:1: got an empty summary in field 'summary'"):
         read(summary_as="references")
     assert "summary_as" not in open_().fingerprint(), "that of runs without the key"
-
-
-def test_other_fields():
-    write("a.jsonl", rows({"text": "One. Two.", "title": "Both."}))
-    assert texts(article_field="text", summary_field="title") == [(("One.", "Two."), ("Both.",))]
-    assert texts(article_field="text", summary_field="", needs_summary=False) == [(("One.", "Two."), None)]
 
 
 def test_sentences_that_annotators_selected():
@@ -213,6 +205,7 @@ def test_the_field_text_replaces_a_missing_article():
     assert texts("a.jsonl") == [(("One.", "Two."), ("x",)), (("Three.",), ("y",))]
     write("b.jsonl", rows({"text": "x", "body": "One."}))
     assert texts("b.jsonl", article_field="body", summary_field="text") == [(("One.",), ("x",))]
+    assert texts("b.jsonl", article_field="body", summary_field="", needs_summary=False) == [(("One.",), None)]
     with pytest.raises(UserError, match=r"without column 'article'"):
         read("b.jsonl", summary_field="text")
 

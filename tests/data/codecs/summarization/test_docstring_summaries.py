@@ -1,5 +1,3 @@
-"""Tests of docstrings as articles with summaries."""
-
 from bertjax.data.codecs.summarization import docstring_summaries
 from bertjax.data.codecs.summarization.docstring_summaries import Summarized
 from bertjax.data.readers import documentation

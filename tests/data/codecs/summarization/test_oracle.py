@@ -1,5 +1,3 @@
-"""Tests of the oracle: the published code's choices, the same search without shortcuts, and worked examples."""
-
 import dataclasses
 import gzip
 import json

@@ -1,5 +1,3 @@
-"""Tests of dates in two languages: their texts, their dependence on (seed, index), and the separation of splits."""
-
 import datetime
 import functools
 import itertools

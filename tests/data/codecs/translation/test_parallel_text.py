@@ -1,5 +1,3 @@
-"""Tests of pairs of texts from files and tables, and of their errors."""
-
 import pytest
 import tensorflow_datasets as tfds
 
