@@ -35,17 +35,8 @@ hypothesis.settings.load_profile("tests")
 
 # Packages that the tests compare with, or that their pages are built by. `make setup-test` leaves them out.
 _PEERS = {
-    *(
-        "accelerate",
-        "apache_beam",
-        "huggingface_hub",
-        "kiwipiepy",
-        "matplotlib",
-        "nbformat",
-        "pytrec_eval",
-        "sentence_transformers",
-    ),
-    *("sentencepiece", "seqeval", "sklearn", "torch", "transformers"),
+    *("accelerate", "apache_beam", "huggingface_hub", "kiwipiepy", "matplotlib", "nbformat", "pytrec_eval"),
+    *("sentence_transformers", "sentencepiece", "seqeval", "sklearn", "torch", "transformers"),
 }
 _SETUP = "make setup-dev"
 _MAX_MEMORY = 2 * 2**30  # of a worker

@@ -24,7 +24,6 @@ CONFIG = HeadConfig(
     activation="gelu",
     norm_eps=1e-12,
     initializer_range=0.5,
-    scan_layers=False,
 )
 
 

@@ -11,13 +11,7 @@ def random_params(init: Callable[..., Any], *args: Any, seed: int = 0, scale: fl
     """Returns random values with the shapes and dtypes of `init(key, *args)`.
 
     Scales of norms are near one; all other parameters, including biases, are near zero. `init` is only traced, because
-    compiling it would take longer than most tests.
-
-    Args:
-      init: an initializer such as `model.init` or `task.init`; its first argument is a key.
-      *args: its other arguments.
-      seed: the seed of the values.
-      scale: the standard deviation of the values.
+    compiling it would take longer than most tests. `scale` is the standard deviation of the values.
     """
     rng = np.random.default_rng(seed)
 

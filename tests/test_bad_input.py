@@ -86,11 +86,7 @@ def test_a_bad_value_is_reported_before_the_text_is_read(train, tmp_path, key, v
         ({"objective": "causal_lm", "model__direction": "left_to_right"}, "objective", "no next-sentence"),
         ({"objective": "causal_lm", "data__next_sentence": False}, "objective", "one direction"),
         ({"data__mixture": "(('a','documentation',1.0),)"}, "data.source", "'' with data.mixture"),
-        (
-            {"data__phases": "((0.5,{'seq_len':8}),)", "data__stages": "((0.5,8),)"},
-            "data.phases",
-            "if data.stages is set",
-        ),
+        ({"data__phases": "((0.5,{'seq_len':8}),)", "data__stages": "((0.5,8),)"}, "data.phases", "if data.stages"),
         ({"data__phases": "((0.2,{'seq_len':16}),(0.2,{'seq_len':8}))"}, "data.phases", "increase up to data.seq_len"),
         ({"data__phases": "((0.5,{'rate':0.3}),)", "masking__final_rate": 0.1}, "data.phases", "none with masking.fin"),
         ({"mesh__tensor": 2, "model__intermediate_size": 33}, "mesh.tensor", "a divisor of 33"),
@@ -136,13 +132,7 @@ TINY = "--config=configs/bert_pretraining.py:tiny"
 @pytest.mark.parametrize(
     ("flags", "what", "got", "expected", "fix"),
     [
-        (
-            [f"{TINY},huge"],
-            "^--config: variant$",
-            "^'tiny,huge'$",
-            "commas: at most one of tiny, .*; .* minilm$",
-            "after",
-        ),
+        ([f"{TINY},huge"], "^--config: variant$", "^'tiny,huge'$", "commas: at most one of tiny, .* minilm$", "after"),
         (["--config=configs/nope.py:tiny"], "^--config$", "^No such file .*'configs/nope.py'$", "a config", "the path"),
         ([], "--config", "none", "a file of configs/", "add --config="),
         ([TINY, "--mode=predict"], "--workdir", "none, and no init_from", "a run", "--config.init_from=FOLDER"),

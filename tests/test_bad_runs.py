@@ -99,10 +99,6 @@ def test_a_missing_checkpoint(home, which):
     check(message, f"checkpoint '{which}'", "steps 2, 4, 6", "one of the existing steps", "--checkpoint")
 
 
-def largest_file(folder: Path) -> Path:
-    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-
-
 def flip_a_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -112,7 +108,8 @@ def flip_a_bit(path: Path) -> None:
 @pytest.mark.parametrize(("damage", "got"), [(flip_a_bit, "sha256"), (Path.unlink, "no such file")])
 def test_a_damaged_checkpoint(home, copied, damage, got):
     run = copied()
-    path = largest_file(run / "checkpoints" / "6" / "params")
+    files = [path for path in (run / "checkpoints" / "6" / "params").rglob("*") if path.is_file()]
+    path = max(files, key=lambda path: path.stat().st_size)
     damage(path)
     parts = {"what": f"checkpoint file {path}$", "got": got, "expected": "sha256 .* as saved"}
     fix = f"restore the file, or delete {run}/checkpoints/6"

@@ -105,11 +105,6 @@ def _no_fingerprint(monkeypatch):
     monkeypatch.setattr("bertjax.data.readers.documentation.fingerprint", lambda: {})
 
 
-def test_there_are_configs():
-    assert {*MODULES, *UNTRAINED} == {path.stem for path in (ROOT / "experiments").glob("[a-z]*.py")}
-    assert list(MODULES["bert_pretraining"].SIZES) == ["tiny", "mini", "small", "medium", "base", "large"]
-
-
 @pytest.mark.parametrize(("name", "size"), VARIANTS)
 def test_a_config_builds_task_and_settings(name, size):
     task, settings = make(tree_of(name, size))

@@ -12,6 +12,7 @@ from bertjax.tasks.minimal_pairs import FloatModel
 from bertjax.training import loop
 from tests import tiny
 from tests.experiments.commands import done, lines_of
+from tests.test_errors import write_package
 
 SEARCH = {"evaluations": "retrieval", "retrieval__every": 2}
 RARE = {"retrieval__source": "beir", **SEARCH, "checkpoint__best_metric": "valid/retrieval/ndcg@10"}
@@ -128,10 +129,7 @@ def test_an_evaluation_has_the_values_of_its_keys_and_the_policy_for_bad_rows(tm
 def test_an_installed_package_adds_evaluations(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine_evaluation.py").write_text(MODULE)
-    metadata = tmp_path / "mine-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text("[bertjax.evaluations]\nmine = mine_evaluation\n")
+    write_package(tmp_path, "mine", "mine = mine_evaluation", "bertjax.evaluations")
     tree = {**tiny.config(tiny.write_text(tmp_path / "t.txt"), evaluate_every=6), "evaluations": "mine"}
     tree = evaluations.with_keys({**tree, "mine": {"length": 3}})
     assert tree["mine"] == {"length": 3}

@@ -53,9 +53,8 @@ def home(tmp_path_factory):
     scores = rf"step 6/6  valid: next_sentence_loss {number}  .*masked_lm_loss {number} \(unigram {number}\)"
     assert re.search(scores, trained.stderr), trained.stderr
     last = trained.stderr.splitlines()[-1]
-    assert re.search(rf" valid/next_sentence_loss {number}; report", last) and last.endswith(
-        f"; report: {home / 'run' / 'report.html'}"
-    )
+    assert re.search(rf" valid/next_sentence_loss {number}; report", last)
+    assert last.endswith(f"; report: {home / 'run' / 'report.html'}")
     assert f"training {num_parameters(home / 'run'):,} parameters for 6 updates on " in trained.stderr
     return home
 
@@ -88,17 +87,9 @@ def predict(*arguments: str, stdin: str = "", run: Callable[..., tiny.Outcome] =
 # Training.
 
 
-def test_a_run_is_a_folder(home):
-    run = home / "run"
-    names = {"config.json", "metrics.jsonl", "checkpoints", "vocab.txt", "tensorboard"}
-    names |= {"environment.json", "samples.jsonl", "report.html"}
-    assert names <= {path.name for path in run.iterdir()}
-    config = json.loads((run / "config.json").read_text())
-    assert config["num_steps"] == 6
-    assert config["model"]["hidden_size"] == 16
-    assert (run / "vocab.txt").read_text().startswith("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
-    assert list((run / "tensorboard").glob("events.out.tfevents.*"))
-    assert not [path for path in run.rglob("*") if "partial" in path.name or "tmp" in path.name]
+def test_a_run_has_a_log_for_tensorboard_and_no_unfinished_files(home):
+    assert list((home / "run" / "tensorboard").glob("events.out.tfevents.*"))
+    assert not [path for path in (home / "run").rglob("*") if "partial" in path.name or "tmp" in path.name]
 
 
 def test_the_names_of_the_metrics(home):
@@ -111,9 +102,8 @@ def test_the_names_of_the_metrics(home):
     for train, valid in zip(lines[1::2], lines[2::2], strict=True):
         assert train.keys() == {"step", *(f"train/{name}" for name in (*terms, *others))}
         assert valid.keys() == {"step", *(f"valid/{name}" for name in terms)}
-        assert train["train/loss"] == pytest.approx(
-            train["train/masked_lm_loss"] + train["train/next_sentence_loss"], 0.05
-        )
+        total = train["train/masked_lm_loss"] + train["train/next_sentence_loss"]
+        assert train["train/loss"] == pytest.approx(total, 0.05)
     # Warm-up of 2 steps from 0 to 2e-3 or what the config says, then linear decay to 0 after the last.
     peak = json.loads((home / "run" / "config.json").read_text())["optimizer"]["learning_rate"]
     rates = [line["train/learning_rate"] for line in lines[1::2]]

@@ -96,13 +96,8 @@ def _phrase(rng: random.Random, scheme: str) -> list[tuple[str, str]]:
 def write_questions(folder: Path, contexts: int = 40, answerable: float = 1.0, words: int = 9) -> dict[str, object]:
     """Writes a SQuAD file with questions about the color and time in each context, and a vocabulary.
 
-    Args:
-      folder: the folder of the two files.
-      contexts: the number of contexts, each with two questions.
-      answerable: the fraction of questions with an answer.
-      words: the maximum number of words of a context in addition to the answers.
-    Returns:
-      The config keys for the two files.
+    `answerable` is the fraction of questions with an answer, `words` the maximum number of other words of a context.
+    Returns the config keys for the two files.
     """
     rng = random.Random(0)
     paragraphs = [_paragraph(rng, f"c{number}", answerable, words) for number in range(contexts)]
@@ -199,30 +194,23 @@ def write_related(folder: Path, count: int = 60, fewest: int = 3) -> dict[str, o
 write_rankings = functools.partial(write_related, fewest=1)
 
 
-def write_articles(folder: Path, count: int = 60, length: int = 6) -> dict[str, object]:
-    """Writes articles whose summaries are their two sentences with "sings", and a vocabulary.
+def write_articles(folder: Path, count: int = 60) -> dict[str, object]:
+    """Writes articles of six sentences, whose summaries are the two with "sings", and a vocabulary.
 
-    A sentence has 7 words and a full stop: 10 tokens.
-
-    Args:
-      folder: the folder of the two files.
-      count: the number of articles.
-      length: the number of sentences of an article.
-    Returns:
-      The config keys for the two files.
+    A sentence has 7 words and a full stop: 10 tokens. Returns the config keys for the two files.
     """
     rng = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
-    rows = ({"id": f"a{number}", **_article(rng, length)} for number in range(count))
+    rows = ({"id": f"a{number}", **_article(rng)} for number in range(count))
     (folder / "articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     WordPiece([*SPECIALS, ".", *WORDS], lowercase=True).save(folder / "vocabulary")
     return {"data.source": str(folder / "articles.jsonl"), "data.vocab_file": str(folder / "vocabulary")}
 
 
-def _article(rng: random.Random, length: int) -> dict[str, list[str]]:
+def _article(rng: random.Random) -> dict[str, list[str]]:
     others = [word for word in WORDS if word != "sings"]
-    words = [rng.choices(others, k=7) for _ in range(length)]
-    chosen = sorted(rng.sample(range(length), 2))
+    words = [rng.choices(others, k=7) for _ in range(6)]
+    chosen = sorted(rng.sample(range(6), 2))
     for number in chosen:
         words[number][rng.randrange(7)] = "sings"
     texts = [" ".join(sentence).capitalize() + "." for sentence in words]
@@ -314,10 +302,7 @@ def few_devices(count: int) -> Iterator[None]:
 def run(*command: str, stdin: bytes = b"", devices: int | None = None) -> Outcome:
     """Runs `launch.py COMMAND` in this process, and restores flags afterwards.
 
-    Args:
-      *command: the arguments.
-      stdin: what standard input contains.
-      devices: how many of the session's devices JAX reports; None for all of them.
+    JAX reports `devices` of the session's devices; None for all of them.
     """
     argv, status = ["launch.py", "--distributed=off", "--noreport", *command], None
     stdout, stderr = io.StringIO(), io.StringIO()

@@ -26,18 +26,6 @@ def test_a_meaning_does_not_depend_on_that_of_another_key():
     assert [n for n, key in OF.items() if re.match(r"(the same|its|see \"|which \w+ share it)\b", key.meaning)] == []
 
 
-def test_a_meaning_is_of_the_dataclass_that_reads_the_key():
-    assert OF["translation", "model.attention"].meaning.startswith('"none", "additive"')
-    assert OF["features", "mesh.fsdp"].meaning == OF["tagging", "mesh.fsdp"].meaning != ""
-
-
-def test_the_allowed_values_are_those_that_construction_checks():
-    assert OF["bert_pretraining", "model.dropout"].allowed == "at least 0 and below 1"
-    assert OF["bert_pretraining", "seed"].allowed == "at least 0 and below 4294967296"
-    assert OF["translation", "model.attention"].allowed == "one of none, additive, dot, general"
-    assert OF["bert_pretraining", "data.vocab_size"].allowed == ""
-
-
 def test_a_field_without_a_line_in_the_config_file_is_a_key():
     config = classification.get_config().to_dict()
     del config["class_weights"], config["optimizer"]["clip_norm"]

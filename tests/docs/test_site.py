@@ -30,12 +30,6 @@ def test_pages_that_the_code_names_exist():
     assert [page for page in sorted(named) if not (pages.ROOT / page).exists()] == []
 
 
-def test_headings_have_the_anchors_of_github(tmp_path: Path):
-    page = tmp_path / "page.md"
-    page.write_text("# A `key`, or two\n\n## Again\n\n```bash\n# no heading\n```\n\n## Again\n")
-    assert pages.anchors(page) == {"a-key-or-two", "again", "again-1"}
-
-
 @pytest.mark.slow
 def test_the_site_builds_without_warnings_and_makes_no_request(tmp_path: Path):
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "docs", str(tmp_path / "site")]

@@ -1,6 +1,5 @@
 import json
 import random
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -146,23 +145,15 @@ def test_encoder_and_decoder_have_separate_warm_ups(dataset):
         np.testing.assert_allclose(found, [bert, rest, rest], rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        ({"data__long_articles": "windows"}, "data.long_articles: got 'windows'; expected cut"),
-        ({"model__decoder_heads": 3}, "model.decoder_heads: got 3; expected a divisor"),
-    ],
-)
-def test_contradictory_settings_are_reported(tmp_path, overrides, told):
-    with pytest.raises(UserError, match=told):
-        jax.eval_shape(ready(tmp_path, **overrides).task.init, jax.random.key(0))
+def test_windows_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"data\.long_articles: got 'windows'; expected cut"):
+        ready(tmp_path, data__long_articles="windows")
 
 
 def test_a_vocabulary_without_sentence_tokens_is_refused(tmp_path):
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     with pytest.raises(UserError, match="use BERT's published vocabulary"):
-        ready(tmp_path, data__vocab_file=str(Path(vocabulary)))
+        ready(tmp_path, data__vocab_file=str(tmp_path / "vocab.txt"))
 
 
 def test_samples_show_summaries_and_references(tmp_path):

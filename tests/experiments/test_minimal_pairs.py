@@ -1,4 +1,4 @@
-"""Minimal pairs, from files to metrics, compared with transformers and across batches and devices."""
+"""Minimal pairs, from files to metrics, compared with transformers."""
 
 import dataclasses
 import functools
@@ -44,44 +44,35 @@ def write_model(folder, tokenizer=published.TOKENIZER, scale=0.5, max_positions=
     return folder
 
 
-def sentence(rng, vocab, length):
-    return " ".join(rng.choices(vocab, k=length))
-
-
-def write_pairs(path, count=40, vocab=("the", "cats", "dogs", "sees", "birding", "."), longest=9):
+def write_pairs(path, count=40, vocab=("the", "cats", "dogs", "sees", "birding", ".")):
     """Writes pairs of two phenomena with two paradigms each. Returns the path."""
     rng = random.Random(0)
     with path.open("w") as file:
         for number in range(count):
-            good, bad = (sentence(rng, vocab, rng.randint(1, longest)) for _ in range(2))
+            good, bad = (" ".join(rng.choices(vocab, k=rng.randint(1, 9))) for _ in range(2))
             names = {"phenomenon": "ab"[number % 2], "paradigm": "wxyz"[number % 4]}
             if good != bad:
                 file.write(json.dumps({"good": good, "bad": bad, **names}) + "\n")
     return path
 
 
-def inference(folder, devices=1, **overrides):
+def inference(folder, **overrides):
     """The task with the weights in a folder."""
     tree = tree_of("minimal_pairs", "", {"init_from": str(folder), **overrides})
     resolved = stages.of_config(minimal_pairs, tree)
     _, settings, task, _ = resolved.to_predict()
-    with tiny.few_devices(devices):
+    with tiny.few_devices(1):
         return Inference(task, settings, None, "final", resolved.published), resolved
 
 
-def scores(folder, pairs, devices=1, **overrides):
-    used, resolved = inference(folder, devices, **{"data.valid_source": str(pairs), **overrides})
+def scores(folder, pairs, **overrides):
+    used, resolved = inference(folder, **{"data.valid_source": str(pairs), **overrides})
     return used.evaluate(resolved.data(folder))
 
 
-def records(folder, lines, devices=1, **overrides):
-    used, _ = inference(folder, devices, **overrides)
+def records(folder, lines, **overrides):
+    used, _ = inference(folder, **overrides)
     return list(used.records(used.task.examples(iter(lines))))
-
-
-def evaluate(*flags):
-    outcome = done(*FLAGS, *flags)
-    return json.loads(outcome.stdout)
 
 
 def test_a_record_has_the_share_of_every_token(tmp_path):
@@ -98,7 +89,7 @@ def test_a_record_has_the_share_of_every_token(tmp_path):
 def test_the_command_line_evaluates_and_predicts(tmp_path):
     folder, pairs = write_model(tmp_path / "model"), write_pairs(tmp_path / "pairs.jsonl")
     init_from = f"--config.init_from={folder}"
-    found = evaluate(init_from, f"--config.data.test_source={pairs}")
+    found = json.loads(done(*FLAGS, init_from, f"--config.data.test_source={pairs}").stdout)
     assert 0 < found["test/pairs/accuracy_low"] < found["test/pairs/accuracy"] < 1
     assert found.keys() >= {"test/pairs/a/accuracy", "test/pairs/a/w/per_token_accuracy_high"}
     rows = lines_of(pairs)
@@ -195,20 +186,14 @@ def test_pretraining_reports_bad_pairs_before_it_starts(tmp_path):
     tiny.check_message(outcome.error, what="minimal_pairs.source", got="not exist", expected="files", fix="path")
 
 
-def blimp(data_folder, count):
-    """The first pair of each paradigm, then the second of each, and so on."""
-    with gzip.open(data_folder / "blimp" / "blimp.jsonl.gz", "rt") as file:
-        rows = sorted(map(json.loads, file), key=lambda row: row["pair_id"])
-    return rows[:count]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", minimal_pairs.METHODS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_equal_those_of_transformers(tmp_path, data_folder, method, kind):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.set_num_threads(1)
-    rows = blimp(data_folder, 70)
+    with gzip.open(data_folder / "blimp" / "blimp.jsonl.gz", "rt") as file:
+        rows = sorted(map(json.loads, file), key=lambda row: row["pair_id"])[:70]  # of each paradigm in turn
     texts = list(itertools.chain.from_iterable((row["good"], row["bad"]) for row in rows))
     if kind == "wordpiece":
         tokenizer = WordPiece.from_file(data_folder / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True)

@@ -35,9 +35,8 @@ def run(tmp_path_factory):
 
 
 def sampled(run, inputs, *flags):
-    outcome = tiny.run(
-        *SAMPLED, f"--workdir={run}", "--input=-", "--output=-", *flags, stdin="\n".join([*inputs, ""]).encode()
-    )
+    lines = "\n".join([*inputs, ""]).encode()
+    outcome = tiny.run(*SAMPLED, f"--workdir={run}", "--input=-", "--output=-", *flags, stdin=lines)
     assert outcome.status is None, outcome.status
     return [json.loads(line) for line in outcome.stdout.splitlines()]
 

@@ -179,10 +179,8 @@ def test_a_run_with_disentangled_embeddings_starts_other_runs(tmp_path):
 
 @pytest.mark.slow
 def test_the_export_of_a_discriminator_that_transformers_does_not_have(tmp_path, caplog):
-    run = tmp_path / "run"
-    done(
-        "--config=configs/replaced_tokens.py:tiny,modern", f"--workdir={run}", *flags(values_of(tmp_path, num_steps=1))
-    )
+    run, values = tmp_path / "run", values_of(tmp_path, num_steps=1)
+    done("--config=configs/replaced_tokens.py:tiny,modern", f"--workdir={run}", *flags(values))
     with tiny.few_devices(1), caplog.at_level(logging.WARNING):
         bertjax.load(run).export(tmp_path / "exported")
         assert bertjax.load(tmp_path / "exported").config.experiment == "features"

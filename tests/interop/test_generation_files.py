@@ -28,16 +28,8 @@ def test_a_task_has_precedence_over_the_files(tmp_path):
     assert settings.items() >= {**named, "block_ngrams": 3, "first_id": 0}.items()
     settings, prefix, unstated = read(tmp_path)
     assert (settings["num_beams"], prefix) == (3, "")
-    assert unstated == {
-        "n_best",
-        "length_penalty",
-        "alpha",
-        "min_extra",
-        "stopping",
-        "max_length",
-        "max_ratio",
-        "max_extra",
-    }
+    lengths = {"min_extra", "max_length", "max_ratio", "max_extra"}
+    assert unstated == {"n_best", "length_penalty", "alpha", "stopping", *lengths}
     assert read(tmp_path, {**RAW, "prefix": "translate: "}).source_prefix == "translate: "
 
 

@@ -109,18 +109,13 @@ def without(tensors, *prefixes):
     return {name: tensor for name, tensor in tensors.items() if not name.startswith(prefixes)}
 
 
-def write_shards(folder, tensors):
-    names = sorted(tensors)
+def test_shards(tmp_path, tensors, params):
     weight_map = {}
     for i in range(3):
-        file = f"model-{i + 1:05}-of-00003.safetensors"
-        save_file({name: tensors[name] for name in names[i::3]}, folder / file)
-        weight_map.update(dict.fromkeys(names[i::3], file))
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-
-
-def test_shards(tmp_path, tensors, params):
-    write_shards(tmp_path, tensors)
+        names, file = sorted(tensors)[i::3], f"model-{i + 1:05}-of-00003.safetensors"
+        save_file({name: tensors[name] for name in names}, tmp_path / file)
+        weight_map.update(dict.fromkeys(names, file))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     assert_equal(huggingface.load(tmp_path, SHAPES)[0], params)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(UserError, match="model-00002-of-00003"):

@@ -168,10 +168,7 @@ def test_special_ids(tmp_path):
         ({"normalize_before": True}, "normalize_before: got True; expected False"),
         ({"decoder_attention_heads": 4}, "decoder_attention_heads: got 4; expected 2, as in encoder_attention_heads"),
         ({"remove": ("d_model",)}, "d_model: got no value; expected a value of type int"),
-        (
-            {"architectures": ["MarianForCausalLM"]},
-            "architectures: got MarianForCausalLM; expected MarianMTModel. Fix: use a model",
-        ),
+        ({"architectures": ["MarianForCausalLM"]}, "architectures: got MarianForCausalLM; expected MarianMTModel"),
         ({"scale_embedding": 1}, "scale_embedding: got 1; expected a value of type bool"),
     ],
 )
@@ -289,9 +286,7 @@ def test_options_that_marian_lacks_are_not_written(tmp_path, key, value, expecte
 def test_separate_tables_are_not_written_for_a_family_with_one(tmp_path):
     """Pre-norm with sinusoids is PEGASUS, in which transformers would tie the output to a table that is missing."""
     config = make_config(share=False, norm="pre")
-    with pytest.raises(
-        UserError, match=r"model\.share_embeddings: got False; expected True, the only value of PEGASUS"
-    ):
+    with pytest.raises(UserError, match=r"model\.share_embeddings: got False; expected True, .* of PEGASUS"):
         encoder_decoders.save(tmp_path / "new", random_params(config), config, SPECIAL, {})
     assert not (tmp_path / "new").exists()
 
@@ -310,19 +305,15 @@ def train_sentencepiece(size):
     return model.getvalue()
 
 
-def pieces_of(model):
-    import sentencepiece
-
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
-
-
 def write_vocabularies(folder, separate=False):
     """Writes vocabularies like OPUS: ids differ from SentencePiece's; the end is first and the padding last."""
+    import sentencepiece
+
     models = {"source.spm": train_sentencepiece(36), "target.spm": train_sentencepiece(37)}
     for name, model in models.items():
         (folder / name).write_bytes(model)
-    both = [pieces_of(model) for model in models.values()]
+    processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in models.values()]
+    both = [[each.id_to_piece(i) for i in range(3, each.get_piece_size())] for each in processors]
     joint = sorted({*both[0], *both[1]})
     sides = {"vocab.json": both[0], "target_vocab.json": both[1]} if separate else {"vocab.json": joint}
     for name, pieces in sides.items():

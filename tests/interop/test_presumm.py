@@ -42,8 +42,6 @@ DESCRIBED = {
     "classifier": {"num_layers": 1},
     "rnn": {"num_layers": 1, "rnn_compat": True},
 }
-
-
 PLACES = "ext_layer.pos_emb.pe"
 
 
@@ -340,12 +338,6 @@ def test_init_from_a_checkpoint():
         resolved(path, sizes(**absent))
 
 
-def test_a_checkpoint_has_no_vocabulary():
-    message = r"data\.vocab_file: got no value, and no vocabulary in .*rnn.pt; .*Fix: set --con"
-    with pytest.raises(UserError, match=message):
-        resolved(GOLDEN / "rnn.pt", sizes(), vocab_file="")
-
-
 def test_the_published_vocabulary_is_uncased(tmp_path):
     words = np.zeros((30522, 12), np.float32)
     model = {**tensors("rnn"), "bert.model.embeddings.word_embeddings.weight": words}
@@ -386,12 +378,5 @@ def test_extending_positions():
     longer = pretrained.extend_positions(params, 3, 5, "repeat_last")
     assert longer["bert"]["embeddings"].pop("position_embeddings")[:, 0].tolist() == [0, 1, 2, 2, 2]
     assert longer == {"bert": {"embeddings": {"a": 1}, "b": 2}, "c": 3}
-    table = pretrained.extend_positions(params, 3, 8, "tile")["bert"]["embeddings"]["position_embeddings"]
-    assert table[:, 0].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
-    table = pretrained.extend_positions(params, 2, 3, "tile")["bert"]["embeddings"]["position_embeddings"]
-    assert table[:, 0].tolist() == [0, 1, 0]
-    assert params["bert"]["embeddings"]["position_embeddings"].shape == (3, 1)
     with pytest.raises(UserError, match=r"max_positions: got 2; expected at least 3, the positions of the pretrained"):
         pretrained.extend_positions(params, 3, 2, "tile")
-    with pytest.raises(UserError, match=r"positions: got 'zeros'; expected one of repeat_last, tile"):
-        pretrained.extend_positions(params, 3, 5, "zeros")

@@ -15,6 +15,7 @@ from bertjax.data.codecs.translation.parallel_text import Pair, ParallelTextConf
 from bertjax.data.codecs.translation.rows import PairCodec, TranslationRowsConfig
 from bertjax.data.text.subword_vocabularies import Vocabularies, load_side, open_vocabulary, save_side
 from bertjax.data.text.templates import Template
+from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
 from bertjax.interop.seq2seq_tokenizers import read_tokenizer
 from tests.data.text import byte_bpe
@@ -72,11 +73,7 @@ def write(folder, kind):
         bpe = byte_bpe.trained()._library.model
         bpe.save(str(folder))
         ids = json.loads((folder / "vocab.json").read_text())
-        special = dict(
-            zip(
-                ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True
-            )
-        )
+        special = dict(zip(SPECIALS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
         (folder / "vocab.json").write_text(json.dumps({special.get(token, token): ids[token] for token in ids}))
     (folder / "config.json").write_text(json.dumps({"model_type": family}))
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

@@ -19,14 +19,6 @@ GOOD = {
 }
 
 
-def overfit(text, change=None, devices=1, **overrides):
-    task, data, settings, _ = tiny.pretraining(tiny.config(text, **{**GOOD, **overrides}))
-    if change:
-        change(data)
-    with tiny.few_devices(devices):
-        return check.overfit_one_batch(task, data, settings)
-
-
 def test_a_configuration_that_learns(text, tmp_path):
     output = tmp_path / "verdict.json"
     arguments = tiny.arguments(text, tmp_path / "run", **GOOD, optimizer__warmup_steps=5, num_steps=8)
@@ -60,7 +52,10 @@ def test_a_learning_rate_of_zero_makes_no_progress(text, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite(text):
     groups = ((".", {"learning_rate": 1e30}),)
-    record = overfit(text, optimizer__clip_norm=0.0, optimizer__groups=groups)
+    tree = tiny.config(text, **GOOD, optimizer__clip_norm=0.0, optimizer__groups=groups)
+    task, data, settings, _ = tiny.pretraining(tree)
+    with tiny.few_devices(1):
+        record = check.overfit_one_batch(task, data, settings)
     assert record["can_learn"] is False
     assert record["verdict"].startswith("not finite: step ")
 

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax import modes
 from bertjax.errors import UserError
-from bertjax.modes import evaluate, tools, train
+from bertjax.modes import evaluate, train
 from bertjax.modes.request import Request, config_of
 
 METRICS = {"valid/f1": 0.7512345, "valid/f1_low": 0.71, "valid/f1_high": 0.79, "test/f1": 0.8, "test/pairs": 67000}
@@ -25,11 +25,6 @@ def test_metrics_are_a_table_only_on_a_terminal(capsys, monkeypatch, is_terminal
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     modes._write("-", METRICS, evaluate.table)
     assert capsys.readouterr().out == printed
-
-
-@pytest.mark.parametrize("name", tools.TOOLS)
-def test_the_name_of_a_tool_is_that_of_a_function(name):
-    assert callable(tools.tool(name))
 
 
 class Scored:

@@ -47,11 +47,9 @@ def test_a_bert_of_another_width_learns_from_any_family(tmp_path, name):
     trainer = loop.Trainer(ready.task, ready.settings, jax.devices()[:1])
     batch = trainer.with_teacher_outputs(trainer.put(next(ready.data.batches("train", 0, np.arange(8)))))
     is_token = np.asarray(batch["segment_ids"]) != 0
-    inputs = {"input_ids": batch["input_ids"], "attention_mask": is_token.astype(np.int64)}
+    ids, mask = (torch.tensor(np.asarray(each)) for each in (batch["input_ids"], is_token.astype(np.int64)))
     with torch.no_grad():
-        outputs = model(
-            **{key: torch.tensor(np.asarray(value)) for key, value in inputs.items()}, output_hidden_states=True
-        )
+        outputs = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
     states = np.stack([outputs.hidden_states[layer].numpy() for layer in (2, 4)], axis=1)
     hidden = np.asarray(batch["teacher_hidden_states"])[:, 0]
     np.testing.assert_allclose(hidden.swapaxes(1, 2)[is_token], states.swapaxes(1, 2)[is_token], atol=2e-5)

@@ -72,10 +72,7 @@ CONFIGS = {
     "nomic": ("nomic_bert", sizes(24, 3, 2, 20)),
     "nomic with GELU": (
         "nomic_bert",
-        {
-            **sizes(12, 2, 3, 26, hidden_act="gelu", layer_norm_eps=1e-3, type_vocab_size=3),
-            "rope_parameters": rotary(50.0),
-        },
+        sizes(12, 2, 3, 26, hidden_act="gelu", layer_norm_eps=1e-3, type_vocab_size=3, rope_parameters=rotary(50.0)),
     ),
     "gte": ("gte", sizes(24, 3, 2, 20)),
     "gte without token types": ("gte", sizes(12, 2, 3, 26, type_vocab_size=0, rope_parameters=rotary(50.0))),

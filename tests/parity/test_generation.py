@@ -58,10 +58,6 @@ def theirs():
     return model
 
 
-def with_all(values):
-    return {"max_length": 13, "num_return_sequences": min(values["num_beams"], 3), "bad_words_ids": [[PAD]], **values}
-
-
 def run_theirs(model, values):
     """Returns ids [B, n, T] without the start token, and scores [B, n] or, of greedy search, None."""
     import torch
@@ -82,7 +78,8 @@ def test_hypotheses_and_scores_are_those_of_transformers(theirs, tmp_path, value
     theirs.save_pretrained(tmp_path)
     sizes = build(EncoderDecoderConfig, {**read_config(tmp_path), **CHOICES, "dropout": 0.0}, "model")
     params = load(tmp_path, shapes(sizes))
-    values = with_all(values)
+    count = min(values["num_beams"], 3)
+    values = {"max_length": 13, "num_return_sequences": count, "bad_words_ids": [[PAD]], **values}
     expected, scores = run_theirs(theirs, values)
     settings = from_generation({**IDS, **values}, Path("file.json"), eos_id=END, pad_id=PAD, start_id=PAD)
     config = DecodingConfig(**{**settings, "max_ratio": 0.0, "max_extra": 12})

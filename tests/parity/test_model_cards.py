@@ -64,7 +64,7 @@ def vectors(model, names):
     return model.encode([TEXT, OTHER]), names["outputs"]
 
 
-def vectors_of_documents(model, names):
+def document_vectors(model, names):
     return model.encode([TEXT, OTHER], prompt_name="document"), names["outputs"]
 
 
@@ -76,11 +76,7 @@ CASES = {
     "bert, masks": ("bert_pretraining.py", write_encoder("bert", "words"), masks),
     "bert, classes": ("classification.py", write_encoder("bert", "classes"), probabilities),
     "vectors": ("features.py:sentence", write_kind("bi-encoder", query=""), vectors),
-    "vectors of documents": (
-        "features.py:sentence",
-        write_kind("bi-encoder", document="the dog "),
-        vectors_of_documents,
-    ),
+    "vectors of documents": ("features.py:sentence", write_kind("bi-encoder", document="the dog "), document_vectors),
     "scores": ("reranker.py", write_kind("cross-encoder"), scores),
 }
 

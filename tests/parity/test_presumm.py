@@ -26,23 +26,13 @@ CHOICES = {
     "num_heads": 3,
     "dropout": 0.0,
     "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
     "attention_backend": "xla",
-    "initializer": "truncated_normal",
-    "initializer_range": 0.02,
-    "dtype": "float32",
     "scan_layers": True,
-    "remat": "none",
     "scorer_dropout": 0.0,
 }
 # Fields of scorers that the file's scorer does not have.
-ABSENT = {
-    "scorer_layers": 1,
-    "scorer_heads": 1,
-    "scorer_intermediate": 1,
-    "rnn_compat": False,
-    "sentence_pooling": "cls",
-}
+ABSENT = dict.fromkeys(("scorer_layers", "scorer_heads", "scorer_intermediate"), 1)
+ABSENT |= {"rnn_compat": False, "sentence_pooling": "cls"}
 
 
 def read(path, **changes):
@@ -87,28 +77,24 @@ def run(model, params, batch):
     return scores, gradient
 
 
-def check(folder, scorer):
-    model, params = read(folder / f"{scorer}.pt")
+@pytest.mark.slow
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_golden(scorer):
+    model, params = read(GOLDEN / f"{scorer}.pt")
     assert model.head.scorer == scorer
-    batch = dict(np.load(folder / "documents.npz"))
+    batch = dict(np.load(GOLDEN / "documents.npz"))
     assert len(batch["input_ids"]) == 100
     assert 0.2 < np.mean(batch["sentence_mask"]) < 0.9  # there is some padding
     scores, gradient = run(model, params, batch)
-    expected = np.load(folder / f"{scorer}.npz")["scores"]
+    expected = np.load(GOLDEN / f"{scorer}.npz")["scores"]
     assert expected[batch["sentence_mask"] == 1].std() > 0.05  # not trivially constant
     difference = np.abs(scores - expected).max()
     print(f"{scorer}: max abs difference of scores {difference:.1e}")
     assert difference <= 1e-5
-    theirs, report = presumm.load(presumm.read(folder / f"{scorer}_gradient.pt"), shapes(model))
+    theirs, report = presumm.load(presumm.read(GOLDEN / f"{scorer}_gradient.pt"), shapes(model))
     assert report.missing == ()
     print(f"{scorer}: relative distance of gradients {distance(gradient, theirs):.1e}")
     assert distance(gradient, theirs) <= 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scorer", SCORERS)
-def test_golden(scorer):
-    check(GOLDEN, scorer)
 
 
 def test_golden_corrected_lstm():

@@ -15,8 +15,8 @@ from bertjax.decoding.selection import SelectionConfig, select
 GOLDEN = Path(__file__).with_name("golden") / "presumm_selection.json"
 
 
-def check(path):
-    documents = json.loads(path.read_text())
+def test_golden():
+    documents = json.loads(GOLDEN.read_text())
     assert len(documents) == 100
     published = SelectionConfig(**get_config("presumm").selection.to_dict())
     rules = {"blocked": published, "free": dataclasses.replace(published, block_ngrams=0)}
@@ -28,7 +28,3 @@ def check(path):
     changed = sum(document["blocked"] != document["free"] for document in documents)
     shorter = sum(len(document["blocked"]) < len(document["free"]) for document in documents)
     assert 50 < changed < 90 and shorter > 10
-
-
-def test_golden():
-    check(GOLDEN)

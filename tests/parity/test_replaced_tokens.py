@@ -25,15 +25,13 @@ def test_losses_of_generator_and_discriminator(tmp_path, embeddings):
         model = getattr(transformers, kind).from_pretrained(folder).eval()
         fields = {"input_ids": ids, "token_type_ids": batch["token_type_ids"], "labels": labels}
         fields["attention_mask"] = batch["segment_ids"]
-        return float(
-            model(**{name: torch.tensor(np.array(each)).long() for name, each in fields.items()}).loss.detach()
-        )
+        tensors = {name: torch.tensor(np.array(each)).long() for name, each in fields.items()}
+        return float(model(**tensors).loss.detach())
 
     masked, rows = batch["masked_weights"] > 0, np.arange(len(batch["input_ids"]))[:, None]
     labels = np.full_like(batch["input_ids"], -100)
-    labels[np.broadcast_to(rows, masked.shape)[masked], batch["masked_positions"][masked]] = batch["masked_labels"][
-        masked
-    ]
+    places = np.broadcast_to(rows, masked.shape)[masked], batch["masked_positions"][masked]
+    labels[places] = batch["masked_labels"][masked]
     words = loss("ElectraForMaskedLM", tmp_path / "exported" / "generator", batch["input_ids"], labels)
     replaced = loss("ElectraForPreTraining", tmp_path / "exported", read["input_ids"], read["is_replaced"])
     assert float(sums["masked_lm"] / counts["masked_lm"]) == pytest.approx(words, rel=2e-6)

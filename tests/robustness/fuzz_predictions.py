@@ -84,14 +84,7 @@ def _request(workdir: Path, source: str, output: Path, overrides: Mapping[str, s
         workdir=str(workdir) if workdir.name else "",
         input=source,
         output=str(output) if output.suffix else f"{output}/",
-        format="",
-        checkpoint="final",
-        program=Path("launch.py"),
-        started={},
         overrides=overrides,
-        topology="",
-        plan_search=False,
-        profile="",
     )
 
 

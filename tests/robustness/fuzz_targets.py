@@ -1,6 +1,7 @@
 """The targets of fuzzing that read training data, with their undamaged files."""
 
 import dataclasses
+import functools
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -28,59 +29,6 @@ Read = Callable[[Path, bool], list[Any]]
 
 ROWS = 12
 _TOKENIZER = WordPiece(SPECIALS, lowercase=True)
-_TABLE = LabeledTextConfig(
-    source="",
-    valid_source="",
-    valid_fraction=0.1,
-    header=True,
-    separator="",
-    text_columns=("sentence",),
-    label_column="label",
-    on_bad_row="stop",
-)
-_ARTICLES = ArticlesConfig(
-    layout="line",
-    article_field="article",
-    summary_field="summary",
-    gold_field="",
-    gold_as="numbers",
-    source="",
-    valid_source="",
-    test_source="",
-    valid_fraction=0.1,
-    splitter="punkt",
-    on_bad_row="stop",
-)
-_PAIRS = ParallelTextConfig(
-    source="",
-    target="",
-    valid_source="",
-    valid_target="",
-    test_source="",
-    test_target="",
-    source_column="",
-    target_column="",
-    header=True,
-    separator="",
-    valid_fraction=0.1,
-    source_prefix=(),
-    target_prefix=(),
-    on_bad_row="stop",
-)
-_SWAG = ChoicesConfig(
-    source="",
-    valid_source="",
-    valid_fraction=0.1,
-    header=True,
-    separator="",
-    context_column="sent1",
-    start_column="sent2",
-    choice_columns=("ending0", "ending1", "ending2", "ending3"),
-    label_column="label",
-    num_choices=5,
-    seq_len=32,
-    on_bad_row="stop",
-)
 ARC_COLUMNS = {
     "context_column": "question.stem",
     "start_column": "",
@@ -134,7 +82,8 @@ def readers() -> Iterator[Target]:
     yield from tables(texts)
     swag, arc = small_runs.choices(rng, ROWS), small_runs.choice_objects(rng, ROWS)
     yield Target("choices csv", 2, swag, _read_choices, fuzz_checks.csv, packs=True)
-    yield Target("choices jsonl", 3, arc, _read_choice_objects, fuzz_checks.rows, packs=True)
+    read = functools.partial(_read_choices, **ARC_COLUMNS)
+    yield Target("choices jsonl", 3, arc, read, fuzz_checks.rows, packs=True)
     tagged = small_runs.tagged(rng, ROWS)
     yield Target("conll", 3, tagged, _read_tagged, fuzz_checks.groups, packs=True)
     yield Target("conllu", 2, {"in.conllu": _conllu(texts)}, _read_conllu, fuzz_checks.groups, packs=True)
@@ -161,7 +110,7 @@ def tables(texts: list[str]) -> Iterator[Target]:
     labels = [f"l{number % 3}" for number in range(len(texts))]
     together = list(zip(texts, labels, strict=True))
     tsv = "".join(f"{text}\t{label}\n" for text, label in [("sentence", "label"), *together])
-    bars = tsv.replace("\t", "|||")
+    bars = {"in.txt": tsv.replace("\t", "|||").encode()}
     quoted = [(f'"{t}, ""{t[:3]}""\n{t}"' if i % 3 == 0 else t.replace(".", "")) for i, t in enumerate(texts)]
     comma = "sentence,label\n" + "".join(f"{t},{label}\n" for t, label in zip(quoted, labels, strict=True))
     objects = jsonl({"sentence": text, "label": label, "n": 1} for text, label in together)
@@ -172,10 +121,10 @@ def tables(texts: list[str]) -> Iterator[Target]:
     as_list = json.dumps(list(map(json.loads, objects.splitlines())), indent=1).encode()
     yield Target("table json", 3, {"in.json": as_list}, read, fuzz_checks.elements, packs=True)
     semicolons = {"in.csv": comma.replace(",", ";").encode()}
-    yield Target("table ;", 1, semicolons, _read_semicolons, fuzz_checks.unknown, packs=True)
+    yield Target("table ;", 1, semicolons, functools.partial(read, separator=";"), fuzz_checks.unknown, packs=True)
     sets = jsonl({"sentence": text, "label": [label, "x"]} for text, label in together)
     yield Target("label sets", 2, {"in.jsonl": sets}, _read_label_sets, fuzz_checks.rows, packs=True)
-    yield Target("table |||", 2, {"in.txt": bars.encode()}, _read_bars, fuzz_checks.table, packs=True)
+    yield Target("table |||", 2, bars, functools.partial(read, separator="|||"), fuzz_checks.table, packs=True)
 
 
 def article_formats(rng: random.Random) -> Iterator[Target]:
@@ -189,7 +138,7 @@ def article_formats(rng: random.Random) -> Iterator[Target]:
     yield Target("articles jsonl", 2, rows, _read_articles, fuzz_checks.rows, packs=True)
     as_list = {"in.json": json.dumps(bertsum).encode()}
     yield Target("articles bertsum", 2, as_list, _read_articles, fuzz_checks.elements, packs=True)
-    yield Target("articles story", 2, stories, _read_stories, fuzz_checks.each_file)
+    yield Target("articles story", 2, stories, _read_articles, fuzz_checks.each_file)
     yield Target("articles lines", 2, plain, _read_articles, fuzz_checks.lines, packs=True)
 
 
@@ -230,33 +179,21 @@ def _read_text(folder: Path, skips: bool) -> list[Any]:
 
 
 def _read_table(folder: Path, skips: bool, **changes: Any) -> list[Any]:
-    config = dataclasses.replace(_TABLE, on_bad_row=on_bad_row(skips), **changes)
+    config = LabeledTextConfig(on_bad_row=on_bad_row(skips), **changes)
     codec = LabeledTextCodec(config, _TOKENIZER, seq_len=32, is_numeric=False)
     return [row[:3] for row in config.read(first(folder), "data.source", codec.labeled)]
 
 
-def _read_bars(folder: Path, skips: bool) -> list[Any]:
-    return _read_table(folder, skips, separator="|||")
-
-
-def _read_semicolons(folder: Path, skips: bool) -> list[Any]:
-    return _read_table(folder, skips, separator=";")
-
-
 def _read_label_sets(folder: Path, skips: bool) -> list[Any]:
-    config = LabelSetsConfig(**{**vars(_TABLE), "on_bad_row": on_bad_row(skips)})
+    config = LabelSetsConfig(on_bad_row=on_bad_row(skips))
     codec = LabelSetCodec(config, _TOKENIZER, seq_len=32, is_numeric=False)
     return [row[:3] for row in config.read(first(folder), "data.source", codec.labeled)]
 
 
 def _read_choices(folder: Path, skips: bool, **changes: Any) -> list[Any]:
-    config = dataclasses.replace(_SWAG, on_bad_row=on_bad_row(skips), **changes)
+    config = ChoicesConfig(num_choices=5, seq_len=32, on_bad_row=on_bad_row(skips), **changes)
     codec = ChoiceCodec(config, _TOKENIZER)
     return [tuple(question) for question in config.read(first(folder), "data.source", codec.labeled)]
-
-
-def _read_choice_objects(folder: Path, skips: bool) -> list[Any]:
-    return _read_choices(folder, skips, **ARC_COLUMNS)
 
 
 def _read_tagged(folder: Path, skips: bool, word: int = 0, tag: int = -1) -> list[Any]:
@@ -276,24 +213,20 @@ def _read_questions(folder: Path, skips: bool) -> list[Any]:
 
 
 def _read_articles(folder: Path, skips: bool) -> list[Any]:
-    config = dataclasses.replace(_ARTICLES, on_bad_row=on_bad_row(skips))
+    config = ArticlesConfig(layout="line", on_bad_row=on_bad_row(skips))
     source = str(folder) if len(list(folder.iterdir())) > 1 else first(folder)
     found = articles.read(source, "data.source", config, BadRows(config.on_bad_row))
     return [(article.sentences, article.summary) for article in found]
 
 
-def _read_stories(folder: Path, skips: bool) -> list[Any]:
-    return _read_articles(folder, skips)
-
-
 def _read_pairs(folder: Path, skips: bool) -> list[Any]:
     test = {"test_source": str(folder / "in.en"), "test_target": str(folder / "in.de")}
-    return _pairs(dataclasses.replace(_PAIRS, on_bad_row=on_bad_row(skips), **test))
+    return _pairs(ParallelTextConfig(source="", on_bad_row=on_bad_row(skips), **test))
 
 
 def _read_pair_table(folder: Path, skips: bool) -> list[Any]:
     columns = {"test_source": first(folder), "source_column": "a", "target_column": "b"}
-    return _pairs(dataclasses.replace(_PAIRS, on_bad_row=on_bad_row(skips), **columns))
+    return _pairs(ParallelTextConfig(source="", on_bad_row=on_bad_row(skips), **columns))
 
 
 def _pairs(config: ParallelTextConfig) -> list[Any]:

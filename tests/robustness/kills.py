@@ -23,14 +23,8 @@ from pathlib import Path
 from tests.robustness import small_runs
 
 # Lines or rows of the input, enough for some seconds.
-_COUNTS = {
-    "masks": 30_000,
-    "classification": 60_000,
-    "tagging": 30_000,
-    "answers": 4_000,
-    "translation": 6_000,
-    "bertsum": 4_000,
-}
+_COUNTS = {"masks": 30_000, "classification": 60_000, "tagging": 30_000}
+_COUNTS |= {"answers": 4_000, "translation": 6_000, "bertsum": 4_000}
 _SEEDS = (0, 1)
 _DISTURBANCES = ("SIGKILL", "SIGTERM", "double start")
 _MOST = 3  # the maximum per prediction

@@ -183,15 +183,13 @@ _BERTSUM = {
     "optimizer.warmup_steps": 1,
     "selection.num_sentences": 1,
 }
-_QUESTIONS = {"data.doc_stride": 8, "data.max_query_length": 8, "data.max_answer_length": 4}
+_QUESTIONS = {**_FINE_TUNED, "data.doc_stride": 8, "data.max_query_length": 8, "data.max_answer_length": 4}
 KINDS = {
     "masks": Kind("bert_pretraining.py:tiny", _PRETRAINED, documents, ("data.source",), masked),
     "classification": Kind("classification.py:tiny", _FINE_TUNED, table, ("data.source",), lines),
     "choices": Kind("multiple_choice.py:tiny", _FINE_TUNED, choices, ("data.source",), choice_lines),
     "tagging": Kind("tagging.py:tiny", _FINE_TUNED, tagged, ("data.source",), lines),
-    "answers": Kind(
-        "question_answering.py:tiny,squad", {**_FINE_TUNED, **_QUESTIONS}, questions, ("data.source",), questions
-    ),
+    "answers": Kind("question_answering.py:tiny,squad", _QUESTIONS, questions, ("data.source",), questions),
     "translation": Kind("translation.py:tiny", _TRANSLATION, pairs, ("data.source", "data.target"), lines, ".txt"),
     "bertsum": Kind("bertsum_ext.py:tiny", _BERTSUM, articles, ("data.source",), articles),
 }

@@ -20,7 +20,6 @@ import itertools
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.processes import free_address
 from tests.robustness.soak import CONFIG, SAVE_EVERY, STOPPED, Run, write_text
 
 _END_SECONDS = 60
@@ -63,9 +63,7 @@ def start(run: Run, count: int) -> list[subprocess.Popen]:
     """Starts or resumes a run with `count` processes."""
     if count == 1:
         return [run.start("--distributed=off")]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        joining = (f"--coordinator_address=127.0.0.1:{probe.getsockname()[1]}", f"--num_processes={count}")
+    joining = (f"--coordinator_address={free_address()}", f"--num_processes={count}")
     return [run.start("--distributed=on", *joining, f"--process_id={i}") for i in range(count)]
 
 

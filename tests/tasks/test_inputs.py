@@ -333,19 +333,15 @@ def test_a_missing_column_is_reported_with_the_config_key(home, tmp_path, name, 
     key = "data.source_column or --config.data.target_column" if name == "scores" else key
     with pytest.raises(UserError) as told:
         list(task.examples_of(path))
-    message = str(told.value)
-    assert "in." in message.partition(": got ")[0] and "its columns: 'id', 'a', 'b'" in message.replace(
-        "fields", "columns"
-    )
+    message = str(told.value).replace("fields", "columns")
+    assert "in." in message.partition(": got ")[0] and "its columns: 'id', 'a', 'b'" in message
     assert f"--config.{key}" in message
 
 
 @pytest.mark.parametrize(("name", "key"), [("tags", "data.text_field"), ("translations", "data.source_column")])
 def test_a_table_is_refused_if_the_config_names_no_column(home, tmp_path, name, key):
     path = write_table(tmp_path / "in.jsonl", [["a cat"]])
-    with pytest.raises(
-        UserError, match=rf"its columns: 'id', 'a'; expected the column of config\.{key}\. Fix: set --conf"
-    ):
+    with pytest.raises(UserError, match=rf"its columns: 'id', 'a'; expected the column of config\.{key}\. Fix: set"):
         list(make(home, name, **{"data.on_bad_row": "skip"}).examples_of(path))
 
 

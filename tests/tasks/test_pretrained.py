@@ -285,12 +285,6 @@ def test_weights_of_hugging_face(huggingface_folder, caplog):
     ]
 
 
-def test_weights_of_other_shapes(huggingface_folder):
-    params = {**classifier(), "bert": jax.tree.map(lambda x: x[..., :1], classifier()["bert"])}
-    with pytest.raises(UserError, match=r"expected .*shape"):
-        pretrained.warm_start(params, open_weights(huggingface_folder))
-
-
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
 def test_google_research_weights(caplog, name):
     """Weights equal those of `google.read_tensors` with kernels transposed back."""

@@ -95,6 +95,7 @@ def write_data(task: str, folder: Path) -> dict[str, Any]:
     return writers[task](folder) if task in writers else {}
 
 
+@mock.patch.object(sharding, "_MIN_FSDP_SIZE", MIN_FSDP_SIZE)
 def train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
     """Trains a task on the first devices of all processes.
 
@@ -105,11 +106,6 @@ def train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int
       mesh: sizes of the axes data, fsdp and tensor.
       devices: the number of devices.
     """
-    with mock.patch.object(sharding, "_MIN_FSDP_SIZE", MIN_FSDP_SIZE):
-        return _train(task, data, folder, mesh, devices)
-
-
-def _train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
     axes = dict(zip(("mesh.data", "mesh.fsdp", "mesh.tensor"), mesh, strict=True))
     values = {**_SMALL, **_OF_TASKS[_OTHERS.get(task, task)], **data, **axes}
     resolved = stages.of_config(experiments.find(task), tree_of(task, _VARIANTS.get(task, "tiny"), values))

@@ -90,21 +90,6 @@ def test_any_number_of_rows_on_any_mesh(count, shape):
     check_outputs(predict(examples_of(lengths), mesh(*shape)), lengths)
 
 
-def test_a_batch_whose_rows_are_not_divisible_by_the_devices():
-    # 102 rows of 40 fit into 4096 positions; batches have a power of two of rows, and the 3 left do not divide by 8.
-    lengths = [40] * 67
-    model = Model()
-    check_outputs(predict(examples_of(lengths), model=model), lengths)
-    assert model.shapes == [(64, 40), (8, 40)]
-
-
-def test_examples_with_several_rows_get_all_their_outputs():
-    lengths = random_lengths(60)
-    results = predict(examples_of(lengths, [1, 4, 2]))
-    check_outputs(results, lengths)
-    assert [len(outputs) for _, outputs in results][:4] == [1, 4, 2, 1]
-
-
 def test_an_example_without_rows_has_no_outputs():
     results = predict([Example([row(0, 9)], [0]), Example([], []), Example([row(1, 5)], [1])])
     check_outputs(results, [9, 5])
@@ -141,10 +126,10 @@ def test_a_resumed_prediction_makes_the_same_batches(monkeypatch):
             assert [output["ids"].tolist() for output in outputs] == [output["ids"].tolist() for output in before]
 
 
-def test_an_example_larger_than_a_window(monkeypatch):
+def test_examples_of_several_rows_one_of_them_larger_than_a_window(monkeypatch):
     monkeypatch.setattr(inference, "_WINDOW_TOKENS", 30)
-    lengths = random_lengths(20)
-    check_outputs(predict(examples_of(lengths, [10])), lengths)
+    lengths = random_lengths(60)
+    check_outputs(predict(examples_of(lengths, [10, 1, 4, 2])), lengths)
 
 
 def test_few_shapes_are_compiled():

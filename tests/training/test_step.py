@@ -24,16 +24,13 @@ def no_dropout(text, **overrides):
     return tiny.config(text, model__dropout=0.0, model__attention_dropout=0.0, batch_size=32, **overrides)
 
 
-def keep_gradient(optimizer):
-    return optax.chain(optax.trace(0.0), optimizer)  # the trace's state is the last gradient
-
-
 def compiled(tree, devices):
     """The data of a config, its mesh, the update step, and a function that returns the initial state."""
     task, data, settings, _ = tiny.pretraining(tree)
     mesh = sharding.make_mesh(settings.mesh, devices)
     params = random_params(task.init)
-    optimizer = keep_gradient(make_optimizer(settings.optimizer, params))
+    # The state of the trace is the last gradient.
+    optimizer = optax.chain(optax.trace(0.0), make_optimizer(settings.optimizer, params))
     state = jax.eval_shape(lambda: steps.init_state(task, optimizer, seed=1))
     shardings = sharding.tree_shardings(state, mesh, task.partition_rules())
     opt_state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state.opt_state)

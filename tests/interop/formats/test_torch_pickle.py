@@ -55,12 +55,12 @@ def tensor(offset=0, size=(2, 3), stride=(3, 1), stored=None, function="torch._u
     return name(function) + b"(" + (stored or storage()) + numbers + hooks + more + b"tR"
 
 
-def write_zip(folder, pickled, entries=None, compression=zipfile.ZIP_STORED, root="archive"):
+def write_zip(folder, pickled, entries=None):
     path = folder / "weights.bin"
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        archive.writestr(f"{root}/data.pkl", pickled)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled)
         for key, content in ({"data/0": GRID.tobytes()} if entries is None else entries).items():
-            archive.writestr(f"{root}/{key}", content)
+            archive.writestr(f"archive/{key}", content)
     return path
 
 
@@ -256,11 +256,6 @@ def test_one_storage_cannot_exhaust_memory(tmp_path, write, monkeypatch):
         torch_pickle.read_tensors(write(tmp_path, b"\x80\x02}(" + text("a") + tensor() + b"q\x00" + names + b"u."))
 
 
-def test_a_zip_bomb(tmp_path):
-    with pytest.raises(UserError, match=r"got a compressed or encrypted entry archive/data.pkl; expected uncompressed"):
-        torch_pickle.read(write_zip(tmp_path, state(tensor()), compression=zipfile.ZIP_DEFLATED))
-
-
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
@@ -315,9 +310,7 @@ def test_storages_of_two_kinds(tmp_path):
         torch_pickle.read(write_legacy(tmp_path, state(value), data=bytes(100)))
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"PK\3\4", b"PK\3\4" + bytes(100), b"weights", b"K\x01.", b"\x80\x02].", bytes(99)]
-)
+@pytest.mark.parametrize("content", [b"", b"PK\3\4", b"PK\3\4" + bytes(100), b"weights", b"K\x01.", b"\x80\x02]."])
 def test_other_files(tmp_path, content):
     (tmp_path / "a.bin").write_bytes(content)
     with pytest.raises(UserError, match=r"a.bin: got .*Fix: download"):

@@ -50,12 +50,6 @@ def test_blocks_that_are_read_several_times():
     assert kernels.reads(forward, computation.shapes(forward.operands)) == [1] * 6
 
 
-def test_operations_that_a_kernel_states():
-    note = ', backend_config={"custom_call_config":{"cost_estimate":{"flops":"42","transcendentals":"1"}}}'
-    assert kernels.kernel_flops(*kernel("name", rest=note)) == 42
-    assert kernels.kernel_flops(*kernel("name")) == 0  # unknown
-
-
 @pytest.mark.parametrize("target", ["__gpu$xla.gpu.triton", "triton_kernel_call_ffi"])
 def test_operations_that_the_scope_of_a_kernel_of_triton_states(target):
     computation, call = kernel("name", target=target, rest=', metadata={op_name="jit(f)/jvp(flops=42)/pallas_call"}')

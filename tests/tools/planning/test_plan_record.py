@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-from pathlib import Path
 from unittest import mock
 
 import jax
@@ -25,7 +24,6 @@ from bertjax.training import flops
 from tests import tiny
 from tests.tools.planning.plans import HIDDEN, LAYERS, LENGTH, PREDICTED, ROWS, VALUES, VOCAB, build, config, target_of
 
-ROOT = Path(__file__).parents[3]
 BANDWIDTH = 1e7
 HERE = target_of(bandwidth=BANDWIDTH)
 CHIP = HERE.chip
@@ -35,13 +33,6 @@ CHIP = HERE.chip
 def here(monkeypatch):
     """Replaces any target by this machine's devices."""
     monkeypatch.setattr(targets, "find_target", lambda topology: HERE)
-
-
-@pytest.fixture
-def too_small(monkeypatch):
-    """Replaces any target by this machine's devices, with too little memory."""
-    small = dataclasses.replace(HERE, chip=dataclasses.replace(CHIP, hbm_bytes=2**16))
-    monkeypatch.setattr(targets, "find_target", lambda topology: small)
 
 
 @functools.cache
@@ -94,11 +85,7 @@ def test_a_run_with_stages_is_planned_at_its_last_length():
 
 def test_times_follow_from_the_costs():
     record = planned()
-    done, seconds = record["per_device"], record["seconds"]
-    assert seconds["compute"] == done["flops"] / CHIP.peak_flops
-    assert seconds["memory"] == done["hbm_bytes"] / CHIP.hbm_bandwidth
-    sent = record["collectives"]["all-reduce"]["link"]["sent_bytes"]
-    assert seconds["interconnect"] == pytest.approx(sent / BANDWIDTH)
+    seconds = record["seconds"]
     assert record["step_seconds"] == max(seconds.values()) == seconds[record["bound"]]
     assert record["bound"] == "interconnect"
     overlapping, in_turn = max(seconds["compute"], seconds["memory"]), record["step_seconds_in_turn"]
@@ -185,10 +172,6 @@ def test_candidates_divide_everything():
     assert search.Candidate(8, 1, 1, 2, "none") in found
     assert search.Candidate(2, 2, 2, 4, "norms") in found
     assert not [each for each in found if each.tensor > 2]  # the model has two heads
-    assert found[0].overrides().keys() <= {f"mesh.{a}" for a in ("data", "fsdp", "tensor")} | {
-        "accumulation_steps",
-        "model.remat",
-    }
 
 
 @pytest.mark.slow
@@ -208,7 +191,9 @@ def test_the_search_returns_the_fastest_candidate_that_fits(here, monkeypatch, c
 
 
 @pytest.mark.slow
-def test_a_search_where_nothing_fits(too_small):
+def test_a_search_where_nothing_fits(monkeypatch):
+    small = dataclasses.replace(HERE, chip=dataclasses.replace(CHIP, hbm_bytes=2**16))
+    monkeypatch.setattr(targets, "find_target", lambda topology: small)
     outcome = tiny.run(*command("--topology=here", "--plan_search"))
     record = json.loads(outcome.stdout)
     assert outcome.status == 1

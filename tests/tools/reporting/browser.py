@@ -62,9 +62,11 @@ class Page:
                 self.problems.append(f"asked for {url}")
 
     def open(self, path: Path, width: int = 1200, height: int = 900, dark: bool = False) -> None:
-        """Opens a file on a screen of that size."""
+        """Opens a file on a screen of that size; below a width of 600 it is a phone's."""
         self._loaded = False
-        self.resize(width, height)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
         self.call(
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
@@ -75,12 +77,6 @@ class Page:
             self.evaluate("0")
             time.sleep(0.02)
         assert self._loaded, f"{path} does not load"
-
-    def resize(self, width: int, height: int) -> None:
-        """Changes the size of the screen; below 600 it is a phone's."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression of JavaScript, which may be a promise."""
@@ -97,11 +93,11 @@ class Page:
             return {{left, top, width, height}}; }})()"""
         )
 
-    def mouse(self, kind: str, x: float, y: float, clicks: int = 1) -> None:
+    def mouse(self, kind: str, x: float, y: float) -> None:
         """Moves, presses or releases the mouse: "mouseMoved", "mousePressed", "mouseReleased"."""
         button = "none" if kind == "mouseMoved" else "left"
         buttons = 0 if kind == "mouseReleased" else 1
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=buttons, clickCount=clicks)
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=buttons, clickCount=1)
 
     def click(self, selector: str) -> None:
         """Clicks into the middle of an element."""

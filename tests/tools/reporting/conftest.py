@@ -13,18 +13,17 @@ collect_ignore = (
 )
 
 
-def lines(steps: list[int], *, next_sentence: bool = True, objective: str = "masked_lm") -> list[dict]:
+def lines(steps: list[int]) -> list[dict]:
     """A log with baselines of 6 and 0.6, a validation loss of 7 - step / 100 and 1,000 tokens a step."""
-    majority = {"valid/next_sentence_majority_accuracy": 0.6} if next_sentence else {}
-    found: list[dict] = [{"step": 0, f"valid/{objective}_unigram_loss": 6.0, **majority}]
+    baselines = {"valid/masked_lm_unigram_loss": 6.0, "valid/next_sentence_majority_accuracy": 0.6}
+    found: list[dict] = [{"step": 0, **baselines}]
     for step in steps:
         train = {"step": step, "train/tokens_per_second": 500.0, "train/step_seconds": 2.0}
         valid = {"step": step}
         for record, split, extra in ((train, "train", 0.5), (valid, "valid", 0.0)):
-            record[f"{split}/{objective}_loss"] = 7 - step / 100 + extra
-            record[f"{split}/{objective}_accuracy"] = step / 1000
-            if next_sentence:
-                record[f"{split}/next_sentence_accuracy"] = 0.5 + step / 2000
+            record[f"{split}/masked_lm_loss"] = 7 - step / 100 + extra
+            record[f"{split}/masked_lm_accuracy"] = step / 1000
+            record[f"{split}/next_sentence_accuracy"] = 0.5 + step / 2000
         found += [train, valid]
     return found
 

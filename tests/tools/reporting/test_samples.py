@@ -106,10 +106,6 @@ def test_an_empty_translation_is_named(make_run):
     assert "translationemptyreference" in read(page.write(folder)).sections["samples"]
 
 
-def test_a_run_without_samples_shows_none(make_run):
-    assert samples.read(make_run("r", [])) == samples.Shown("", [], [], [])
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -58,14 +58,6 @@ def test_a_reference_is_shown_if_the_article_has_one():
     assert len(found.texts["section"]) == 3
 
 
-def test_a_bad_input_is_its_error():
-    assert "of wrong <kind>" in read(RECORD, {"error": "of wrong <kind>"}).texts["section"][1]
-
-
-def test_no_articles_are_a_page_without_any():
-    assert "section" not in read().texts
-
-
 def test_articles_are_written_as_they_come():
     parts = page(itertools.chain([RECORD], (pytest.fail("read ahead") for _ in range(1))), "extract")
     assert next(parts).startswith("<!doctype html>")
