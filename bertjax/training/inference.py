@@ -1,10 +1,10 @@
 """Evaluation and prediction of any task, with static shapes and rows split over the mesh. Each row is used once."""
 
+import functools
 import itertools
 import logging
 import math
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,9 +38,9 @@ from bertjax.errors import UserError
 from bertjax.progress import log_once, track
 from bertjax.runs.checkpoints import find_steps, restore_params
 from bertjax.training import sharding
-from bertjax.training.compilation import Compilations
 from bertjax.training.config import EvaluationConfig, InferenceConfig
 from bertjax.training.metric_log import means
+from bertjax.training.row_clock import RowClock
 from bertjax.training.step import accumulate, warm_started
 
 Row = Mapping[str, np.ndarray]
@@ -66,6 +66,7 @@ class Predictor:
 
     Attributes:
       mesh: the devices that rows are split over.
+      clock: the time of rows.
     """
 
     def __init__(self, view: View, mesh: Mesh, *, exact: bool | None = None) -> None:
@@ -81,6 +82,7 @@ class Predictor:
         self._exact = view.exact if exact is None else exact
         self._lengths = view.predict_lengths()
         self.mesh = mesh
+        self.clock = RowClock()
         places = _EXACT_PLACES.get(mesh.devices.flat[0].platform, _BATCH_PLACES) if self._exact else _BATCH_PLACES
         self._places = places // max(1, view.width() // _WIDTH)
         self._window = self._places * _EXACT_BATCHES if self._exact else _WINDOW_TOKENS
@@ -102,7 +104,8 @@ class Predictor:
 
     def _outputs(self, params: Params, rows: Sequence[Row]) -> list[Output]:
         """The outputs of rows, in the same order."""
-        running = []
+        running: list[tuple[list[int], Any]] = []
+        self.clock.start()
         shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         for members, shape in self._batches(rows):
             filled = self._full(shape) if self._exact else 1 << (len(members) - 1).bit_length()
@@ -110,12 +113,14 @@ class Predictor:
             stacked = _stack([rows[i] for i in members], shape, count)
             local = {name: values[sharding.local_rows(self.mesh, count)] for name, values in stacked.items()}
             with jax.set_mesh(self.mesh):
-                running.append((members, self._infer(params, sharding.put_batch(local, self.mesh))))
+                program = functools.partial(self._infer, params, sharding.put_batch(local, self.mesh))
+                running.append((members, self.clock.run(program, (count, *shape.items()), len(members), running)))
         outputs: dict[int, Output] = {}
         for members, result in running:
             fetched = multihost_utils.process_allgather(result, tiled=True)
             for place, i in enumerate(members):
                 outputs[i] = {name: np.asarray(value[place]) for name, value in fetched.items()}
+        self.clock.stop()
         return [outputs[i] for i in range(len(rows))]
 
     def _batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], dict[str, int]]]:
@@ -194,8 +199,8 @@ class Validation:
     """Computes the validation metrics of parameters: those of the validation split and of further evaluations.
 
     Attributes:
-      row_seconds: the time of the loss of a row in the last call, after the last batch that waited for a compilation;
-        NaN if there was none after it.
+      row_seconds: the mean time of the loss of a row in the last call or, of tasks without validation batches, of its
+        prediction, without batches that waited for a compilation; NaN if all did.
     """
 
     row_seconds = math.nan
@@ -217,6 +222,7 @@ class Validation:
         self._evaluations = evaluations
         self._predictors = {evaluation.name: Predictor(evaluation.view, mesh) for evaluation in evaluations}
         self._predictor = Predictor(task, mesh)
+        self._clock = RowClock()
 
         def metrics(params: Params, batch: Batch) -> Metrics:
             micro_batches = jnp.arange(config.accumulation_steps)
@@ -237,23 +243,19 @@ class Validation:
         """
         rows = sharding.local_rows(self._mesh, self._batch_size)
         total = None
-        began = time.perf_counter()
-        count = 0  # of batches since then
-        with Compilations() as compiled:
-            for batch in track(data.batches("valid", 0, rows), "evaluating", "batch"):
-                if stop():
-                    return None
-                with jax.set_mesh(self._mesh):
-                    metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
-                total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
-                count += 1
-                if compiled.programs:
-                    compiled.programs.clear()
-                    jax.block_until_ready(total)
-                    began = time.perf_counter()
-                    count = 0
+        self._clock.reset()
+        self._clock.start()
+        for batch in track(data.batches("valid", 0, rows), "evaluating", "batch"):
+            if stop():
+                return None
+            with jax.set_mesh(self._mesh):
+                program = functools.partial(self._metrics, params, sharding.put_batch(batch, self._mesh))
+                shapes = tuple(array.shape for array in batch.values())
+                metrics = self._clock.run(program, shapes, self._batch_size, total)
+            total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
         scores = dict(means(total or {}, "valid"))  # waits for the devices
-        self.row_seconds = (time.perf_counter() - began) / (count * self._batch_size) if count else math.nan
+        self._clock.stop()
+        self._predictor.clock.reset()
         split = Evaluation("", self._task, data.validation_examples, self._task.score, self._task.score_names())
         further = [evaluation for evaluation in self._evaluations if number is None or number % evaluation.every == 0]
         for evaluation in (split, *further):
@@ -269,6 +271,8 @@ class Validation:
             missing = [name for name in evaluation.metrics if f"valid/{name}" not in scores]
             assert not missing, f"missing metrics: {missing}"
         assert scores, "the validation split must not be empty"
+        clock = self._predictor.clock if total is None else self._clock
+        self.row_seconds = clock.row_seconds
         return scores
 
 

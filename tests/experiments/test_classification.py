@@ -58,6 +58,7 @@ def test_a_run_learns_and_keeps_its_labels(run):
     workdir, _ = run
     metrics = lines_of(workdir / "metrics.jsonl")
     assert 0.5 < metrics[0]["valid/majority_accuracy"] < 0.9
+    assert any("train/evaluation_row_seconds" in line for line in metrics)
     scores = [line for line in metrics if "valid/accuracy" in line]
     assert max(line["valid/accuracy"] for line in scores) > 0.97
     config = json.loads((workdir / "config.json").read_text())
